@@ -1,0 +1,52 @@
+"""Channel and server options of the whole mesh, in one place so that both ends agree."""
+
+import grpc
+
+KEEPALIVE_TIME_MS = 20_000
+KEEPALIVE_TIMEOUT_MS = 10_000
+MAX_RECONNECT_BACKOFF_MS = 300
+
+Options = list[tuple[str, int]]
+
+
+def channel_options(max_message_bytes: int) -> Options:
+    """Options of every client channel."""
+    return [
+        *_message_sizes(max_message_bytes),
+        ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_BACKOFF_MS),
+        # Two services of one mesh must not share a connection's fate or backoff through a global pool.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def server_options(max_message_bytes: int) -> Options:
+    """Options of every server."""
+    return [
+        *_message_sizes(max_message_bytes),
+        # A second server on the same port must fail, not share it.
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
+        ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.server.max_pending_requests", 10_000),
+        ("grpc.server.max_pending_requests_hard_limit", 20_000),
+    ]
+
+
+def open_channel(address: str, max_message_bytes: int) -> grpc.aio.Channel:
+    """An insecure channel to a service on a Unix socket or a loopback or cluster address."""
+    return grpc.aio.insecure_channel(address, options=channel_options(max_message_bytes))
+
+
+def _message_sizes(max_message_bytes: int) -> Options:
+    return [
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+    ]
