@@ -1,0 +1,62 @@
+"""Load any Hugging Face causal LM from a directory, weights from safetensors only."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from ..errors import CheckpointError
+from .attention import ATTENTION_NAME
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_model(directory: Path, *, dtype: str, device: str) -> PreTrainedModel:
+    """A model in eval mode, its attention ours.
+
+    Raises:
+        CheckpointError: files are missing, damaged, or do not fit each other.
+    """
+    _require_files(directory)
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=DTYPES[dtype],
+            attn_implementation=ATTENTION_NAME,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except Exception as error:  # the library raises many kinds for a damaged file
+        raise CheckpointError(f"the model in {directory} cannot be loaded: {error}") from error
+    model, report = loaded
+    for kind in ("missing_keys", "mismatched_keys"):
+        if report.get(kind):
+            raise CheckpointError(
+                f"the model in {directory} does not fit its config: {kind} {sorted(report[kind])[:3]}"
+            )
+    placed: PreTrainedModel = model.to(device).eval()
+    return placed
+
+
+def load_config(directory: Path) -> PretrainedConfig:
+    """The text configuration of a model.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    _require_files(directory)
+    try:
+        config: Any = AutoConfig.from_pretrained(directory, local_files_only=True)
+    except Exception as error:  # as above
+        raise CheckpointError(f"the configuration in {directory} cannot be read: {error}") from error
+    text_config: PretrainedConfig = config.get_text_config()
+    return text_config
+
+
+def _require_files(directory: Path) -> None:
+    if not (directory / "config.json").is_file():
+        raise CheckpointError(f"no config.json in {directory}: the path must be a model in the Hugging Face layout")
+    if not any(directory.glob("*.safetensors")):
+        raise CheckpointError(f"no *.safetensors in {directory}: convert the weights to safetensors first")

@@ -1,0 +1,105 @@
+"""One request's tokens and KV on one model."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..errors import Internal
+from .sampling import SamplingParams
+
+
+class State(Enum):
+    """Where a sequence is in its life here."""
+
+    NEW = "new"
+    """Known, and not in the engine."""
+    WAITING = "waiting"
+    """Has no KV blocks yet."""
+    RUNNING = "running"
+    """Is scheduled while it has tokens whose KV is not computed."""
+    PENDING = "pending"
+    """Keeps its KV and is skipped: the request is on another tier, or waits for a verdict."""
+    CLOSED = "closed"
+    """Holds nothing any more."""
+
+
+_MOVES: dict[State, set[State]] = {
+    State.NEW: {State.WAITING, State.CLOSED},
+    State.WAITING: {State.RUNNING, State.CLOSED},
+    State.RUNNING: {State.PENDING, State.CLOSED},
+    State.PENDING: {State.RUNNING, State.CLOSED},
+    State.CLOSED: set(),
+}
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """Tokens known here, how many of them have KV, and the blocks that hold it.
+
+    Progress is two integers, `num_computed <= len(tokens)`; what is still to be fed is the rest. The last
+    token proposed is known but not computed until the next step feeds it.
+    """
+
+    tokens: list[int]
+    max_length: int
+    """The longest that the sequence may become: what it has reserved."""
+    sampling: SamplingParams
+    num_prompt_tokens: int
+    state: State = State.NEW
+    num_computed: int = 0
+    """Tokens whose KV is in the pool."""
+    num_positions: int = 0
+    """Token positions computed so far, those of dropped proposals too: what the sequence has cost."""
+    blocks: list[int] = field(default_factory=list)
+    slot: int = -1
+    """Row of the engine's block table; -1 without one."""
+    num_bypassed: int = 0
+    """How often a later sequence got blocks while this one waited."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Tokens to feed before the next proposal."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def position(self) -> int:
+        """Place in the answer of the token that comes next: 0 is the first after the prompt."""
+        return len(self.tokens) - self.num_prompt_tokens
+
+    def move(self, state: State) -> None:
+        """Change state, where that change makes sense.
+
+        Raises:
+            Internal: it does not.
+        """
+        if state is not self.state:
+            if state not in _MOVES[self.state]:
+                raise Internal(f"a {self.state.value} sequence cannot become {state.value}")
+            self.state = state
+
+    def append(self, tokens: list[int]) -> None:
+        """Add tokens at the end.
+
+        Raises:
+            Internal: more than was reserved.
+        """
+        if len(self.tokens) + len(tokens) > self.max_length:
+            raise Internal(f"{len(self.tokens)} + {len(tokens)} tokens are more than the {self.max_length} reserved")
+        self.tokens += tokens
+
+    def truncate(self, length: int) -> None:
+        """Forget the tokens from `length` on, and their KV. Blocks stay reserved.
+
+        Raises:
+            Internal: the length is negative or beyond the end.
+        """
+        if not 0 <= length <= len(self.tokens):
+            raise Internal(f"cannot truncate {len(self.tokens)} tokens to {length}")
+        del self.tokens[length:]
+        self.num_computed = min(self.num_computed, length)
+
+    def rewind(self) -> None:
+        """Let the last token be fed again, so that the next step proposes anew after it."""
+        self.num_computed = min(self.num_computed, len(self.tokens) - 1)
