@@ -1,0 +1,34 @@
+"""Sampling parameters on the wire and back."""
+
+import secrets
+
+from ..engine.sampling import SamplingParams
+from ..mesh.wire import common_pb2 as pb
+
+
+def sampling_from_wire(wire: pb.SamplingParams, stop_token_ids: frozenset[int]) -> SamplingParams:
+    """The parameters of a request; a seed is drawn where it has none.
+
+    Raises:
+        InvalidArgument: a value is out of range; names the field.
+    """
+    return SamplingParams(
+        temperature=wire.temperature if wire.HasField("temperature") else 1.0,
+        top_p=wire.top_p if wire.HasField("top_p") else 1.0,
+        top_k=wire.top_k,
+        min_p=wire.min_p,
+        seed=wire.seed if wire.HasField("seed") else secrets.randbits(63),
+        stop_token_ids=stop_token_ids,
+    )
+
+
+def sampling_to_wire(params: SamplingParams) -> pb.SamplingParams:
+    """What a larger tier must know to draw as the home would."""
+    return pb.SamplingParams(
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        min_p=params.min_p,
+        seed=params.seed,
+        stop_token_ids=sorted(params.stop_token_ids),
+    )
