@@ -1,0 +1,198 @@
+"""The router's gRPC service and its life from loading to the last answer."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+
+import grpc
+import torch
+
+from ..config import MeshSettings
+from ..errors import AllroadsError, NotFound, ResourceExhausted
+from ..mesh.server import ServiceServer, first_of, stop_signal
+from ..mesh.status import grpc_status, to_wire
+from ..mesh.stream import Outbox, serve_stream
+from ..mesh.tensor_receiver import TensorReceiver
+from ..mesh.wire import router_pb2 as pb
+from ..mesh.wire import router_pb2_grpc
+from .checkpoint import load_router
+from .scorer import Scorer
+from .worker import Job, ScoringWorker
+
+logger = logging.getLogger(__name__)
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["RouterService"].full_name
+_WARM_UP_ROWS = (1, 2, 8, 32, 64)
+
+ScoreContext = grpc.aio.ServicerContext[pb.ScoreRequest, pb.ScoreResponse]
+
+
+class RouterServicer(router_pb2_grpc.RouterServiceServicer):
+    """Adapts messages to the scoring worker and back."""
+
+    def __init__(self, scorers: Mapping[str, Scorer], worker: ScoringWorker) -> None:
+        self._scorers = scorers
+        self._worker = worker
+
+    async def DescribeRouter(  # noqa: N802 (named by the proto)
+        self,
+        request: pb.DescribeRouterRequest,
+        context: "grpc.aio.ServicerContext[pb.DescribeRouterRequest, pb.DescribeRouterResponse]",
+    ) -> pb.DescribeRouterResponse:
+        """What each scorer was made for."""
+        return pb.DescribeRouterResponse(scorers=[_describe(name, scorer) for name, scorer in self._scorers.items()])
+
+    async def Score(  # type: ignore[override] # noqa: N802 (a stream that writes by its context)
+        self, request_iterator: AsyncIterator[pb.ScoreRequest], context: ScoreContext
+    ) -> None:
+        """Score the batches of one home until it half-closes or is gone."""
+        session = _Session(self._scorers, self._worker, context.peer())
+        try:
+            await serve_stream(context, request_iterator, session.outbox, session.on_request)
+        except AllroadsError as error:
+            logger.warning("stream of %s ended: %s", context.peer(), error.message)
+            await context.abort(grpc_status(error), error.message)
+        finally:
+            session.close()
+
+
+class _Session:
+    """One stream: its region, and the way back for its scores."""
+
+    def __init__(self, scorers: Mapping[str, Scorer], worker: ScoringWorker, peer: str) -> None:
+        self.outbox: Outbox[pb.ScoreResponse] = Outbox()
+        self._scorers, self._worker = scorers, worker
+        self._receiver = TensorReceiver(peer)
+        self._loop = asyncio.get_running_loop()
+        self._overflow: ResourceExhausted | None = None
+
+    def on_request(self, request: pb.ScoreRequest) -> None:
+        """Take a message. A bad batch is answered with its error; only a bad registration ends the stream."""
+        if self._overflow is not None:
+            raise self._overflow
+        if request.WhichOneof("kind") == "register":
+            self.outbox.put(pb.ScoreResponse(registered=self._receiver.register(request.register)))
+            return
+        batch = request.batch
+        try:
+            self._submit(batch)
+        except AllroadsError as error:
+            self.outbox.put(_failed(batch.batch_id, error))
+
+    def close(self) -> None:
+        """Let go of the peer's region. Scores that come later go nowhere."""
+        self._receiver.close()
+
+    def _submit(self, batch: pb.ScoreBatch) -> None:
+        scorer = self._scorers.get(batch.scorer)
+        if scorer is None:
+            raise NotFound(f"no scorer of that name; there are {sorted(self._scorers)}", field="scorer")
+        read = self._receiver.read
+        features = (read(batch.top_logits), read(batch.hidden_states), read(batch.token_ids))
+        scorer.check(*features)
+        batch_id = batch.batch_id
+
+        def done(result: list[float] | AllroadsError) -> None:
+            self._loop.call_soon_threadsafe(self._answer, batch_id, result)
+
+        self._worker.submit(Job(scorer, features, done))
+
+    def _answer(self, batch_id: int, result: list[float] | AllroadsError) -> None:
+        try:
+            if isinstance(result, AllroadsError):
+                self.outbox.put(_failed(batch_id, result))
+            else:
+                self.outbox.put(pb.ScoreResponse(scores=pb.Scores(batch_id=batch_id, scores=result)))
+        except ResourceExhausted as error:
+            # The stream ends with its next message; until then there is nobody to tell.
+            self._overflow = error
+
+
+def _failed(batch_id: int, error: AllroadsError) -> pb.ScoreResponse:
+    return pb.ScoreResponse(scores=pb.Scores(batch_id=batch_id, error=to_wire(error)))
+
+
+def _describe(name: str, scorer: Scorer) -> pb.ScorerDescription:
+    manifest = scorer.manifest
+    return pb.ScorerDescription(
+        name=name,
+        slm_id=manifest.slm.model_id,
+        llm_id=manifest.llm.model_id,
+        tokenizer_hash=manifest.slm.tokenizer_hash,
+        hidden_size=manifest.init_args.hidden_states_size,
+        num_top_logits=manifest.init_args.logits_size,
+        threshold=manifest.threshold,
+        num_parameters=scorer.num_parameters,
+    )
+
+
+def load_scorer(settings: MeshSettings) -> Scorer:
+    """The scorer that a mesh is configured for.
+
+    Raises:
+        CheckpointError: the checkpoint is missing, damaged, or made for another small model.
+    """
+    router = load_router(settings.router.path, settings.slm.path)
+    scorer = Scorer(router, settings.router.device)
+    logger.info(
+        "router %s: %d parameters, threshold %.4f, made for %s and %s",
+        router.manifest.name,
+        scorer.num_parameters,
+        router.manifest.threshold,
+        router.manifest.slm.model_id,
+        router.manifest.llm.model_id,
+    )
+    return scorer
+
+
+async def run(settings: MeshSettings) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        CheckpointError: the router cannot be loaded, or was made for another small model.
+        StartupError: the address is in use or cannot be bound.
+    """
+    torch.set_num_threads(settings.router.num_threads)
+    scorer = load_scorer(settings)
+    worker = ScoringWorker(settings.router.num_threads)
+    server = ServiceServer([SERVICE_NAME], max_message_bytes=settings.max_message_bytes)
+    router_pb2_grpc.add_RouterServiceServicer_to_server(
+        RouterServicer({scorer.manifest.name: scorer}, worker), server.grpc
+    )
+    async with stop_signal() as stop:
+        await server.start(settings.router.address)
+        worker.start()
+        try:
+            await _warm_up(scorer, worker)
+            await server.set_ready(True)
+            logger.info("router ready at %s", settings.router.address)
+            await first_of(stop)
+        finally:
+            await server.stop(settings.grace_s, is_busy=lambda: False)
+            worker.stop()
+
+
+async def _warm_up(scorer: Scorer, worker: ScoringWorker) -> None:
+    """Score batches of several sizes through the worker, so that no request pays for first use."""
+    loop = asyncio.get_running_loop()
+    arguments = scorer.manifest.init_args
+    for rows in _WARM_UP_ROWS:
+        answer: asyncio.Future[list[float] | AllroadsError] = loop.create_future()
+        features = (
+            torch.zeros(rows, arguments.logits_size),
+            torch.zeros(rows, arguments.hidden_states_size),
+            torch.zeros(rows, dtype=torch.int64),
+        )
+        worker.submit(Job(scorer, features, partial(_resolve, loop, answer)))
+        result = await answer
+        if isinstance(result, AllroadsError):
+            raise result
+
+
+def _resolve(
+    loop: asyncio.AbstractEventLoop,
+    future: "asyncio.Future[list[float] | AllroadsError]",
+    result: list[float] | AllroadsError,
+) -> None:
+    loop.call_soon_threadsafe(future.set_result, result)

@@ -1,0 +1,112 @@
+"""The thread that scores. Batches that wait at the same time, of whatever stream, are scored in one pass."""
+
+import logging
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Thread
+
+import torch
+from torch import Tensor
+
+from ..errors import AllroadsError, Internal, ResourceExhausted
+from .scorer import Scorer
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_BATCHES = 1024
+_MAX_MERGED_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked batch. `done` is called in the worker's thread with its scores or with what went wrong."""
+
+    scorer: Scorer
+    features: tuple[Tensor, Tensor, Tensor]
+    """Top logits, hidden states, token ids, as `Scorer.score` takes them."""
+    done: Callable[["list[float] | AllroadsError"], None]
+
+
+class ScoringWorker:
+    """Scores jobs in order of arrival, in one thread of its own."""
+
+    def __init__(self, num_threads: int, max_waiting: int = MAX_WAITING_BATCHES) -> None:
+        self._num_threads = num_threads
+        self._jobs: queue.Queue[Job | None] = queue.Queue(max_waiting)
+        self._thread = Thread(target=self._run, name="score", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queue a batch; never blocks.
+
+        Raises:
+            ResourceExhausted: too many batches wait.
+        """
+        try:
+            self._jobs.put_nowait(job)
+        except queue.Full:
+            raise ResourceExhausted(f"{self._jobs.maxsize} batches wait for the router already") from None
+
+    def stop(self) -> None:
+        """End the thread when what is queued is done."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._num_threads)
+        while (job := self._jobs.get()) is not None:
+            jobs = [job]
+            stopping = not self._take_waiting(jobs)
+            for group in _by_scorer(jobs):
+                _score(group)
+            if stopping:
+                return
+
+    def _take_waiting(self, jobs: list[Job]) -> bool:
+        """Add the jobs that wait now, up to a limit of rows. False when the worker is to stop."""
+        num_rows = len(jobs[0].features[2])
+        while num_rows < _MAX_MERGED_ROWS:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return True
+            if job is None:
+                return False
+            jobs.append(job)
+            num_rows += len(job.features[2])
+        return True
+
+
+def _by_scorer(jobs: list[Job]) -> list[list[Job]]:
+    groups: dict[int, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(id(job.scorer), []).append(job)
+    return list(groups.values())
+
+
+def _score(jobs: list[Job]) -> None:
+    first = jobs[0]
+    if len(jobs) == 1:
+        features = first.features
+    else:
+        top_logits, hidden_states, token_ids = (
+            torch.cat(parts) for parts in zip(*(j.features for j in jobs), strict=True)
+        )
+        features = (top_logits, hidden_states, token_ids)
+    try:
+        scores: list[float] = first.scorer.score(*features).tolist()
+    except Exception:
+        # Batches were checked, so this is a fault of ours, and must not end the thread that serves all.
+        logger.exception("scoring failed")
+        for job in jobs:
+            job.done(Internal("the router could not score this batch; its log says why"))
+        return
+    begin = 0
+    for job in jobs:
+        end = begin + len(job.features[2])
+        job.done(scores[begin:end])
+        begin = end

@@ -1,0 +1,21 @@
+"""A tiny pair with a router, made once: tests that damage a file work on a copy."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ..training.small_pair import write_pair, write_router
+
+
+@pytest.fixture(scope="session")
+def _pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = write_pair(tmp_path_factory.mktemp("pair"))
+    write_router(directory, directory / "router")
+    return directory
+
+
+@pytest.fixture
+def models(_pristine: Path, tmp_path: Path) -> Path:
+    """Directory with `slm`, `llm` and `router`."""
+    return Path(shutil.copytree(_pristine, tmp_path / "models"))
