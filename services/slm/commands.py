@@ -1,0 +1,77 @@
+"""What the event loop tells the decode thread."""
+
+from dataclasses import dataclass
+
+from ..errors import AllroadsError
+from ..mesh.wire import model_pb2, router_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A client's new request."""
+
+    stream_id: int
+    request: model_pb2.OpenRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End a request. With an error it is told to the client, without one nobody listens any more."""
+
+    stream_id: int
+    sequence_id: int
+    error: AllroadsError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    """A client's stream is gone, and all its requests with it."""
+
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouterUp:
+    """The router answers, and its scorer fits."""
+
+    num_top_logits: int
+    default_threshold: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RouterDown:
+    """The router is out of reach; verdicts asked for will not come."""
+
+    error: AllroadsError
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The router's answer to a batch."""
+
+    scores: router_pb2.Scores
+
+
+@dataclass(frozen=True, slots=True)
+class TierUp:
+    """The larger model answers, and holds nothing of ours yet."""
+
+    max_context: int
+    eos_token_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TierDown:
+    """The larger model is out of reach, and what it held is lost."""
+
+    error: AllroadsError
+
+
+@dataclass(frozen=True, slots=True)
+class Visited:
+    """Tokens and errors from the larger model."""
+
+    response: model_pb2.VisitResponse
+
+
+Command = Open | Abort | StreamClosed | RouterUp | RouterDown | Scored | TierUp | TierDown | Visited

@@ -1,0 +1,146 @@
+"""The decode loop of the home: propose, judge, commit or roll back."""
+
+import time
+from collections.abc import Callable
+from itertools import count
+
+from ..config import HomeSettings
+from ..engine.engine import Engine
+from ..engine.thread import BUSY_S, IDLE_S
+from ..errors import AllroadsError, InvalidArgument
+from ..mesh.wire import model_pb2
+from ..model.description import load_of
+from ..policies.policy import HOME
+from ..policies.registry import PolicyRegistry
+from .admission import open_request
+from .commands import (
+    Abort,
+    Command,
+    Open,
+    RouterDown,
+    RouterUp,
+    Scored,
+    StreamClosed,
+    TierDown,
+    TierUp,
+    Visited,
+)
+from .journeys import Journeys
+from .judging import Judge
+from .launch import Launch
+from .outbound import CLIENT_INTERVAL_S, Outbound
+from .peer_watch import PeerWatch
+from .scoring import ScoreBook
+from .visits import Visits
+
+
+class Home:
+    """Owns all requests. Belongs to the decode thread: `turn` is called with what the event loop posted."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        policies: PolicyRegistry,
+        settings: HomeSettings,
+        book: ScoreBook,
+        *,
+        deliver: Callable[[Outbound], None],
+    ) -> None:
+        self._engine = engine
+        self._policies = policies
+        self._settings = settings
+        self._book = book
+        self._deliver = deliver
+        self._numbers = count(1)
+        # Of all tiers together; the larger one's part is learnt when it comes up.
+        self._max_context = engine.facts.max_context
+        self._eos_token_ids = frozenset(engine.facts.vocabulary.eos_token_ids)
+        self._journeys = Journeys(engine, max_unjudged=settings.max_unjudged)
+        self._judge = Judge(self._journeys, book)
+        self._visits = Visits(self._journeys)
+        self._launch = Launch(max_unjudged=settings.max_unjudged)
+        self._told_clients_s = 0.0
+        self._peers = PeerWatch(self._journeys, self._judge, book, policies, settings)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that are open."""
+        return len(self._journeys.table)
+
+    def turn(self, commands: list[Command]) -> float:
+        """Take commands, run one step, deliver what came of it. For how many seconds nothing is to be done."""
+        for command in commands:
+            self._obey(command)
+        self._peers.expire()
+        for sequence in self._engine.admit():
+            self._journeys.proceed(self._journeys.table.of(sequence))
+        if (pause_s := self._launch.wait_s(self._journeys.table)) > 0:
+            self._flush(is_idle=True)
+            return pause_s
+        step = self._engine.step()
+        if step is not None:
+            self._judge.judge(step)
+        self._flush(is_idle=step is None)
+        return IDLE_S if step is None else BUSY_S
+
+    def _flush(self, *, is_idle: bool) -> None:
+        """Deliver what there is to say; what clients are told may wait for more while there is work."""
+        now_s = time.monotonic()
+        clients_wait = not is_idle and now_s - self._told_clients_s < CLIENT_INTERVAL_S
+        out, self._journeys.out = self._journeys.out.split(clients_wait=clients_wait)
+        if out.is_empty:
+            return
+        if out.clients:
+            self._told_clients_s = now_s
+            out.report_load(load_of(self._engine))
+        self._deliver(out)
+
+    def _obey(self, command: Command) -> None:
+        table = self._journeys.table
+        match command:
+            case Open(stream_id, wire):
+                self._open(stream_id, wire)
+            case Visited(response):
+                self._visits.take(response)
+            case Scored(scores):
+                self._judge.take_scores(scores)
+            case Abort(stream_id, sequence_id, error):
+                if (found := table.find(stream_id, sequence_id)) is not None:
+                    self._journeys.end(found, error)
+            case StreamClosed(stream_id):
+                for request in table.of_stream(stream_id):
+                    self._journeys.end(request)
+            case RouterUp(num_top_logits, default_threshold):
+                self._peers.router_up(num_top_logits, default_threshold)
+            case RouterDown(error):
+                self._peers.router_down(error)
+            case TierUp(max_context, eos_token_ids):
+                self._max_context = min(self._engine.facts.max_context, max_context)
+                self._eos_token_ids |= eos_token_ids
+                self._peers.tier_up()
+            case TierDown(error):
+                self._peers.tier_down(error)
+
+    def _open(self, stream_id: int, wire: model_pb2.OpenRequest) -> None:
+        table, out = self._journeys.table, self._journeys.out
+        try:
+            if table.find(stream_id, wire.sequence_id) is not None:
+                raise InvalidArgument(f"sequence_id {wire.sequence_id} is open already", field="sequence_id")
+            request = open_request(
+                stream_id,
+                next(self._numbers),
+                wire,
+                policy=self._policies.get(wire.routing.policy or self._settings.policy),
+                default_threshold=self._book.default_threshold,
+                max_context=self._max_context,
+                num_tokens=len(self._engine.facts.vocabulary),
+                eos_token_ids=self._eos_token_ids,
+            )
+            if HOME in request.policy.reach:
+                self._engine.open(request.sequence)
+        except AllroadsError as error:
+            out.fail(stream_id, wire.sequence_id, error)
+            return
+        table.add(request)
+        if HOME not in request.policy.reach:
+            self._journeys.proceed(request)

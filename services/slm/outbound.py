@@ -1,0 +1,92 @@
+"""What one turn of the decode loop has to say, as the messages that will carry it."""
+
+from dataclasses import dataclass, field
+
+from ..errors import AllroadsError
+from ..mesh.status import to_wire
+from ..mesh.wire import common_pb2 as pb
+from ..mesh.wire import model_pb2, router_pb2
+from ..model.sampling_wire import sampling_to_wire
+from .request import Request
+
+CLIENT_INTERVAL_S = 0.004
+"""While there is work, clients are told no more often than this: a message costs as much as a row of a step."""
+
+
+@dataclass(slots=True)
+class Outbound:
+    """Messages of one turn: one to each client stream, one to the larger tier, batches to the router."""
+
+    clients: dict[int, model_pb2.GenerateResponse] = field(default_factory=dict)
+    visit: model_pb2.VisitRequest = field(default_factory=model_pb2.VisitRequest)
+    score_batches: list[router_pb2.ScoreBatch] = field(default_factory=list)
+
+    @property
+    def has_visits(self) -> bool:
+        """Whether the larger tier needs to be told anything."""
+        return bool(self.visit.hand_offs or self.visit.closed_sequence_ids)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody needs to be told anything."""
+        return not (self.clients or self.score_batches or self.has_visits)
+
+    def split(self, *, clients_wait: bool) -> tuple["Outbound", "Outbound"]:
+        """What goes out now, and what waits: tokens of clients may, ends and failures and other tiers may not."""
+        if not clients_wait:
+            return self, Outbound()
+        waiting = {key: r for key, r in self.clients.items() if not (r.finished or r.errors)}
+        going = {key: r for key, r in self.clients.items() if key not in waiting}
+        return Outbound(going, self.visit, self.score_batches), Outbound(waiting)
+
+    def commit(self, request: Request, token_id: int, tier: int) -> None:
+        """Tell the client of a committed token."""
+        response = self._client(request.stream_id)
+        response.sequence_ids.append(request.sequence_id)
+        response.num_tokens.append(1)
+        response.token_ids.append(token_id)
+        response.tiers.append(tier)
+
+    def finish(self, request: Request, reason: pb.FinishReason.ValueType) -> None:
+        """Tell the client that the answer is complete."""
+        self._client(request.stream_id).finished.append(
+            model_pb2.Finished(sequence_id=request.sequence_id, reason=reason, usage=request.usage)
+        )
+
+    def fail(self, stream_id: int, sequence_id: int, error: AllroadsError) -> None:
+        """Tell the client that its request failed."""
+        self._client(stream_id).errors.append(pb.SequenceError(sequence_id=sequence_id, error=to_wire(error)))
+
+    def hand_off(self, request: Request, max_tokens: int) -> None:
+        """Send a request to the larger tier with the tokens that it has not seen."""
+        request.num_visits += 1
+        hand_off = self.visit.hand_offs.add(
+            sequence_id=request.number,
+            visit_number=request.num_visits,
+            prefix_length=request.tier_length,
+            unseen_token_ids=request.sequence.tokens[request.tier_length :],
+            max_tokens=max_tokens,
+        )
+        if not request.tier_length:
+            hand_off.visitor.CopyFrom(
+                model_pb2.VisitorParams(
+                    request_id=request.request_id,
+                    traceparent=request.traceparent,
+                    max_length=request.sequence.max_length,
+                    num_prompt_tokens=request.sequence.num_prompt_tokens,
+                    sampling=sampling_to_wire(request.sequence.sampling),
+                )
+            )
+        request.tier_length = request.length
+
+    def report_load(self, load: model_pb2.Load) -> None:
+        """Tell every client of this turn how full the home is."""
+        for response in self.clients.values():
+            response.load.CopyFrom(load)
+
+    def close_visitor(self, request: Request) -> None:
+        """Tell the larger tier to forget a request."""
+        self.visit.closed_sequence_ids.append(request.number)
+
+    def _client(self, stream_id: int) -> model_pb2.GenerateResponse:
+        return self.clients.setdefault(stream_id, model_pb2.GenerateResponse())

@@ -1,0 +1,87 @@
+"""Peers that come and go: who stalls, who goes on, and when patience ends."""
+
+import logging
+import time
+
+from ..config import HomeSettings
+from ..engine.sequence import State
+from ..errors import AllroadsError, Unavailable
+from ..policies.registry import PolicyRegistry
+from .journeys import Journeys
+from .judging import Judge
+from .request import Place, Request
+from .scoring import ScoreBook
+
+logger = logging.getLogger(__name__)
+
+
+class PeerWatch:
+    """Stalls requests whose peer is gone, and starts them again from their tokens when it is back."""
+
+    def __init__(
+        self, journeys: Journeys, judge: Judge, book: ScoreBook, policies: PolicyRegistry, settings: HomeSettings
+    ) -> None:
+        self._journeys = journeys
+        self._judge = judge
+        self._book = book
+        self._policies = policies
+        self._settings = settings
+
+    def router_up(self, num_top_logits: int, default_threshold: float | None) -> None:
+        """Go on with requests that wait for verdicts: their last proposal is made again."""
+        self._book.router_up(num_top_logits, default_threshold)
+        self._judge.router_is_up = True
+        for request in self._journeys.table.at(Place.STALLED_ROUTER):
+            request.place = Place.HOME
+            self._journeys.propose(request)
+
+    def router_down(self, error: AllroadsError) -> None:
+        """Stall requests whose proposals nobody will judge."""
+        logger.warning("router lost: %s", error.message)
+        self._judge.router_is_up = False
+        self._book.router_down()
+        for request in self._journeys.table.at(Place.HOME):
+            if request.policy.scorer is not None and request.num_unjudged:
+                self._journeys.stall(request, Place.STALLED_ROUTER)
+
+    def tier_up(self) -> None:
+        """Send stalled requests to the tier again, with all their tokens."""
+        self._journeys.tier_is_up = True
+        for request in self._journeys.table.at(Place.STALLED_TIER):
+            self._journeys.hand_off(request)
+
+    def tier_down(self, error: AllroadsError) -> None:
+        """Stall requests that are away; what the tier knew of the others is lost, too."""
+        logger.warning("larger tier lost: %s", error.message)
+        self._journeys.tier_is_up = False
+        for request in self._journeys.table.all():
+            request.tier_length = 0
+        for request in self._journeys.table.at(Place.AWAY):
+            self._journeys.stall(request, Place.STALLED_TIER)
+
+    def expire(self) -> None:
+        """Past its patience a stalled request fails, or goes on with the small model alone, as configured."""
+        if self._judge.router_is_up and self._journeys.tier_is_up:
+            return
+        before = time.monotonic() - self._settings.peer_timeout_s
+        table = self._journeys.table
+        for request in [*table.at(Place.STALLED_ROUTER), *table.at(Place.STALLED_TIER)]:
+            if request.stalled_since_s <= before:
+                self._give_up(request)
+
+    def _give_up(self, request: Request) -> None:
+        peer = "the router" if request.place is Place.STALLED_ROUTER else "the large model"
+        if self._settings.on_peer_loss == "fail":
+            self._journeys.end(request, Unavailable(f"{peer} is out of reach"))
+            return
+        logger.warning("a request goes on with the small model alone: %s is out of reach", peer)
+        request.usage.degraded = True
+        request.policy = self._policies.get("slm")
+        if request.sequence.state is not State.NEW:
+            self._journeys.proceed(request)
+            return
+        request.place = Place.QUEUED
+        try:
+            self._journeys.engine.open(request.sequence)
+        except AllroadsError as error:
+            self._journeys.end(request, error)

@@ -1,0 +1,177 @@
+"""The inter-model loop: the home's streams to the router and to the larger tier.
+
+Each peer is described and checked whenever it comes up, not only at start: what comes back after a
+restart may be another model. A peer that does not fit is treated as out of reach.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+
+import grpc
+
+from ..engine.engine import ModelFacts
+from ..errors import AllroadsError, CheckpointError, StartupError
+from ..mesh.channels import open_channel
+from ..mesh.status import from_rpc
+from ..mesh.stream import PeerStream
+from ..mesh.tensor_sender import TensorSender
+from ..mesh.wire import model_pb2, model_pb2_grpc, router_pb2, router_pb2_grpc
+from ..model.description import require_same_tokenizer
+from .commands import Command, RouterDown, RouterUp, Scored, TierDown, TierUp, Visited
+
+logger = logging.getLogger(__name__)
+
+_DESCRIBE_TIMEOUT_S = 10.0
+
+Post = Callable[[Command], None]
+
+
+class Peer(ABC):
+    """One neighbour: its channel, its stream, and whether it fits."""
+
+    def __init__(self, name: str, address: str, max_message_bytes: int) -> None:
+        self.name = name
+        self.channel = open_channel(address, max_message_bytes)
+        self._fits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._check: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Keep the stream until cancelled."""
+
+    @abstractmethod
+    async def _meet(self) -> None:
+        """Describe the peer, check that it fits, and tell the decode loop that it is up."""
+
+    async def until_fit(self) -> None:
+        """Wait until the peer has been met for the first time.
+
+        Raises:
+            StartupError: it does not fit.
+        """
+        await asyncio.shield(self._fits)
+
+    async def close(self) -> None:
+        """Let go of the channel."""
+        self._forget()
+        await self.channel.close()
+
+    def _on_up(self) -> None:
+        self._check = asyncio.create_task(self._check_fit(), name=f"meet {self.name}")
+
+    def _forget(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+
+    async def _check_fit(self) -> None:
+        try:
+            await self._meet()
+        except grpc.aio.AioRpcError as error:
+            logger.warning("%s cannot be asked what it is: %s", self.name, from_rpc(error, self.name).message)
+        except StartupError as error:
+            logger.error("%s does not fit: %s", self.name, error.message)
+            if not self._fits.done():
+                self._fits.set_exception(error)
+        else:
+            if not self._fits.done():
+                self._fits.set_result(None)
+
+
+class RouterPeer(Peer):
+    """The router: takes feature batches, gives scores."""
+
+    def __init__(self, address: str, max_message_bytes: int, facts: ModelFacts, scorer: str, post: Post) -> None:
+        super().__init__("router", address, max_message_bytes)
+        self.sender = TensorSender("router", slot_bytes=256 * 1024)
+        self.description = router_pb2.ScorerDescription()
+        self._facts, self._scorer, self._post = facts, scorer, post
+        stub: router_pb2_grpc.RouterServiceAsyncStub = router_pb2_grpc.RouterServiceStub(self.channel)
+        self._stub = stub
+        self._stream: PeerStream[router_pb2.ScoreRequest, router_pb2.ScoreResponse] = PeerStream(
+            self.name, stub.Score, on_up=self._on_up, on_response=self._on_response, on_down=self._on_down
+        )
+
+    async def run(self) -> None:
+        """See `Peer.run`."""
+        await self._stream.run()
+
+    async def close(self) -> None:
+        """See `Peer.close`."""
+        await super().close()
+        self.sender.close()
+
+    def score(self, batches: list[router_pb2.ScoreBatch]) -> None:
+        """Send batches; those for a router that is gone are dropped, since the decode loop learns of it too."""
+        with suppress(AllroadsError):
+            for batch in batches:
+                self._stream.send(router_pb2.ScoreRequest(batch=batch))
+
+    async def _meet(self) -> None:
+        answer = await self._stub.DescribeRouter(router_pb2.DescribeRouterRequest(), timeout=_DESCRIBE_TIMEOUT_S)
+        found = [scorer for scorer in answer.scorers if scorer.name == self._scorer]
+        if not found:
+            raise CheckpointError(f"the router has no scorer {self._scorer!r}")
+        scorer = found[0]
+        for what, its, mine in (
+            ("tokenizer", scorer.tokenizer_hash, self._facts.vocabulary.hash),
+            ("hidden size", scorer.hidden_size, self._facts.hidden_size),
+        ):
+            if its != mine:
+                raise CheckpointError(
+                    f"the router was made for another small model ({scorer.slm_id}): its {what} is {its}, here it is "
+                    f"{mine}; train a router for this pair"
+                )
+        self.description = scorer
+        region = self.sender.open()
+        if region is not None:
+            self._stream.send(router_pb2.ScoreRequest(register=region))
+        self._post(RouterUp(scorer.num_top_logits, scorer.threshold if scorer.HasField("threshold") else None))
+
+    def _on_response(self, response: router_pb2.ScoreResponse) -> None:
+        if response.WhichOneof("kind") == "scores":
+            self._post(Scored(response.scores))
+        else:
+            self.sender.on_registered(response.registered)
+
+    def _on_down(self, error: AllroadsError) -> None:
+        self._forget()
+        self.sender.close()
+        self._post(RouterDown(error))
+
+
+class TierPeer(Peer):
+    """The large model's service: takes hand-offs, gives tokens."""
+
+    def __init__(self, address: str, max_message_bytes: int, facts: ModelFacts, post: Post) -> None:
+        super().__init__("llm", address, max_message_bytes)
+        self.description = model_pb2.DescribeResponse()
+        self._facts, self._post = facts, post
+        stub: model_pb2_grpc.TierServiceAsyncStub = model_pb2_grpc.TierServiceStub(self.channel)
+        self._stub = stub
+        self._stream: PeerStream[model_pb2.VisitRequest, model_pb2.VisitResponse] = PeerStream(
+            self.name, stub.Visit, on_up=self._on_up, on_response=self._on_response, on_down=self._on_down
+        )
+
+    async def run(self) -> None:
+        """See `Peer.run`."""
+        await self._stream.run()
+
+    def visit(self, request: model_pb2.VisitRequest) -> None:
+        """Send hand-offs and closes; those for a tier that is gone are dropped, as the decode loop learns of it."""
+        with suppress(AllroadsError):
+            self._stream.send(request)
+
+    async def _meet(self) -> None:
+        self.description = await self._stub.Describe(model_pb2.DescribeRequest(), timeout=_DESCRIBE_TIMEOUT_S)
+        await require_same_tokenizer(self._facts.vocabulary, self.description, self._stub)
+        self._post(TierUp(self.description.max_context_tokens, frozenset(self.description.eos_token_ids)))
+
+    def _on_response(self, response: model_pb2.VisitResponse) -> None:
+        self._post(Visited(response))
+
+    def _on_down(self, error: AllroadsError) -> None:
+        self._forget()
+        self._post(TierDown(error))

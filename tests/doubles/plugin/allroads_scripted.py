@@ -1,0 +1,67 @@
+"""Policies with a fixed schedule, installed by the tests as a third party would install them."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from allroads.policies.policy import HOME, Policy, Proposals, RequestView
+
+SCHEDULES: dict[str, Callable[[int], bool]] = {
+    "all-large": lambda position: True,
+    "all-small": lambda position: False,
+    "alternating": lambda position: position % 2 == 1,
+    # With prompts of whole blocks of 16 tokens, switches fall before, on and behind the edges of blocks.
+    "block-edges": lambda position: position % 16 in (0, 15) or 30 <= position <= 34,
+    "runs": lambda position: (position // 7) % 2 == 0,
+}
+
+
+class _Scripted(Policy):
+    schedule: ClassVar[str]
+    summary = "writes by a fixed schedule"
+
+    def is_large(self, position: int) -> bool:
+        return SCHEDULES[self.schedule](position)
+
+
+class _Ahead(_Scripted):
+    """Decides before the small model proposes."""
+
+    def ahead(self, request: RequestView) -> int | None:
+        return 1 if self.is_large(request.position) else HOME
+
+    def send(self, request: RequestView) -> int:
+        count = 1
+        while count < request.num_left and self.is_large(request.position + count):
+            count += 1
+        return count
+
+
+class _Judged(_Scripted):
+    """Decides after it has proposed; visits last one token."""
+
+    def route(self, proposals: Proposals) -> list[int]:
+        return [1 if self.is_large(request.position) else HOME for request in proposals.requests]
+
+
+def _named(base: type[_Scripted], kind: str, schedule: str) -> type[_Scripted]:
+    return type(f"{kind}_{schedule}", (base,), {"name": f"{kind}-{schedule}", "schedule": schedule})
+
+
+AheadAllLarge = _named(_Ahead, "ahead", "all-large")
+AheadAllSmall = _named(_Ahead, "ahead", "all-small")
+AheadAlternating = _named(_Ahead, "ahead", "alternating")
+AheadBlockEdges = _named(_Ahead, "ahead", "block-edges")
+AheadRuns = _named(_Ahead, "ahead", "runs")
+JudgedAllLarge = _named(_Judged, "judged", "all-large")
+JudgedAlternating = _named(_Judged, "judged", "alternating")
+JudgedBlockEdges = _named(_Judged, "judged", "block-edges")
+
+
+class Faulty(Policy):
+    """Raises in `route` for one request in a batch, as a plug-in with a fault would."""
+
+    name = "faulty"
+    summary = "raises"
+
+    def route(self, proposals: Proposals) -> list[int]:
+        raise RuntimeError("a fault of the plug-in")

@@ -1,0 +1,74 @@
+"""Services of a mesh as real processes, started the way an operator starts them."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+from allroads.config import MeshSettings, save_settings
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+HEALTH_NAMES = {
+    "slm": "allroads.v1.HomeService",
+    "llm": "allroads.v1.TierService",
+    "router": "allroads.v1.RouterService",
+    "gateway": "allroads.v1.GatewayService",
+}
+PLUGIN = Path(__file__).parent / "plugin"
+
+
+class MeshProcesses:
+    """Services of one configuration, in a directory of their own."""
+
+    def __init__(self, settings: MeshSettings, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        self.settings = settings.with_addresses(directory)
+        self.directory = directory
+        self.config = directory / "mesh.yaml"
+        save_settings(self.settings, self.config)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            with (self.directory / f"{name}.log").open("ab") as log:
+                self.processes[name] = subprocess.Popen(
+                    [sys.executable, "-m", "allroads", "serve", name, "--config", str(self.config)],
+                    stdout=log,
+                    stderr=log,
+                    env=os.environ | {"PYTHONPATH": str(PLUGIN), "OMP_NUM_THREADS": "1"},
+                )
+
+    async def until_ready(self, *names: str) -> None:
+        for name in names:
+            address = self.address(name)
+            async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+                stub = health_pb2_grpc.HealthStub(channel)
+                watch = stub.Watch(health_pb2.HealthCheckRequest(service=HEALTH_NAMES[name]), wait_for_ready=True)
+                async with asyncio.timeout(90):
+                    async for answer in watch:
+                        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                            break
+                watch.cancel()
+
+    def address(self, name: str) -> str:
+        if name == "gateway":
+            return f"127.0.0.1:{self.settings.gateway.grpc_port}"
+        address: str = getattr(self.settings, name).address
+        return address
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait(10)
+
+    def stop(self) -> dict[str, int]:
+        """Exit codes by service."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        return {name: process.wait(30) for name, process in self.processes.items()}
+
+    def log(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text()
