@@ -1,0 +1,125 @@
+"""Labelled tokens on disk: `labels.safetensors` and `labels.json`. Nothing is ever unpickled."""
+
+import hashlib
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..router.manifest import MadeFor, MadeForSlm
+
+TENSORS_FILE, DESCRIPTION_FILE = "labels.safetensors", "labels.json"
+
+
+class Kind(IntEnum):
+    """What became of the small model's proposal (R2R, arXiv 2505.21600, section 3.1)."""
+
+    IDENTICAL = 0
+    NEUTRAL = 1
+    DIVERGENT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSet:
+    """One row for each token of each answer, problem after problem."""
+
+    top_logits: Tensor
+    """float32 [n, k], raw, largest first."""
+    hidden_states: Tensor
+    """float32 [n, hidden], after the final norm."""
+    token_ids: Tensor
+    """int64 [n], the small model's proposals."""
+    kinds: Tensor
+    """uint8 [n], as `Kind`."""
+    problem_ids: Tensor
+    """int64 [n], ascending from 0."""
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def num_problems(self) -> int:
+        """How many problems were labelled."""
+        return int(self.problem_ids[-1]) + 1 if len(self) else 0
+
+    @property
+    def divergent(self) -> Tensor:
+        """float32 [n], 1 where the proposal diverges: identical and neutral are both 0."""
+        return (self.kinds == Kind.DIVERGENT).float()
+
+    def count(self, kind: Kind) -> int:
+        """How many tokens are of a kind."""
+        return int((self.kinds == kind).sum())
+
+    def rows(self, chosen: Tensor) -> "LabelSet":
+        """The rows of a mask or of indices."""
+        return LabelSet(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+
+class LabelDescription(BaseModel):
+    """What the labels were made from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+    format: Literal["allroads-labels"] = "allroads-labels"
+    version: Literal[1] = 1
+    slm: MadeForSlm
+    llm: MadeFor
+    source: str
+    problem_seed: int
+    num_asked: Annotated[int, Field(ge=0)]
+    """Problems put to the large model; only finished answers are labelled."""
+    labels_sha256: str
+
+
+def save_labels(directory: Path, labels: LabelSet, description: LabelDescription) -> LabelDescription:
+    """Write a label set; the description gets the hash of the tensors, and is returned."""
+    directory.mkdir(parents=True, exist_ok=True)
+    content = save({field.name: getattr(labels, field.name).contiguous() for field in fields(labels)})
+    description = description.model_copy(update={"labels_sha256": hashlib.sha256(content).hexdigest()})
+    (directory / TENSORS_FILE).write_bytes(content)
+    (directory / DESCRIPTION_FILE).write_text(description.model_dump_json(indent=2) + "\n")
+    return description
+
+
+def load_labels(directory: Path) -> tuple[LabelSet, LabelDescription]:
+    """Read a label set.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the two do not belong together.
+    """
+    try:
+        content = (directory / TENSORS_FILE).read_bytes()
+        description = LabelDescription.model_validate_json((directory / DESCRIPTION_FILE).read_text())
+        tensors = load(content)
+        labels = LabelSet(**tensors)
+    except (OSError, ValueError, ValidationError, SafetensorError, TypeError) as error:
+        raise CheckpointError(f"the labels in {directory} are missing or damaged: {error}") from error
+    if hashlib.sha256(content).hexdigest() != description.labels_sha256:
+        raise CheckpointError(f"{directory / TENSORS_FILE} is not the file that {DESCRIPTION_FILE} was written for")
+    return labels, description
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """Label sets that share no problem."""
+
+    train: LabelSet
+    validation: LabelSet
+    test: LabelSet
+
+
+def split_by_problem(labels: LabelSet, seed: int, held_out_share: float = 0.15) -> Splits:
+    """Part a label set by problem: two held-out shares, for validation and for test, and the rest to train on."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(labels.num_problems, generator=generator)
+    size = round(held_out_share * labels.num_problems)
+    validation, test, train = order[:size], order[size : 2 * size], order[2 * size :]
+    return Splits(*(labels.rows(torch.isin(labels.problem_ids, part)) for part in (train, validation, test)))

@@ -1,0 +1,76 @@
+"""The card that lies beside a router."""
+
+from pathlib import Path
+
+from ..router.manifest import Quality, RouterManifest, SplitData
+
+_CARD = """\
+---
+license: apache-2.0
+library_name: allroads
+---
+# allroads router: {name}
+
+R2R's classifier (arXiv 2505.21600), {num_parameters:,} parameters: hidden state after the final norm, proposed token
+and the {logits_size} largest raw logits of `{slm}` -> probability that its proposal would change the meaning of the
+sentence that `{llm}` writes. Hidden widths {hidden_dims}, expansion {expansion}. It fits these two models only, by
+parameters, tokenizer and the small model's very weights, and is refused elsewhere.
+
+Made by `python -m allroads.training.labels` (problem seed {problem_seed}) and `python -m
+allroads.training.train_router` (seed {seed}, AdamW {rate}, weight decay {weight_decay}, batch {batch_size}). Labels
+follow the R2R pipeline on training problems of the embedded pair; the judge is exact (numbers, operators and roles).
+Class weights were used in training only; probabilities were calibrated on validation (Platt).
+
+| split | problems | tokens | identical | neutral | divergent |
+|---|---|---|---|---|---|
+{splits}
+
+Threshold **{threshold:.5f}**: {rule}. Of the divergent class, at this threshold:
+
+| split | recall | precision | PR-AUC | tokens to the LLM | divergent tokens | mean probability |
+|---|---|---|---|---|---|---|
+{qualities}
+
+The test split took no part in any choice. The share is that of the LLM's own texts; on other text it shifts, and so
+does what the threshold means. `manifest.json` has all of this for machines.
+"""
+
+
+def write_router_card(directory: Path, num_parameters: int, manifest: RouterManifest) -> None:
+    """Write `README.md` into the router's directory."""
+    data, training, arguments = manifest.data, manifest.training, manifest.init_args
+    splits = (("train", data.train), ("validation", data.validation), ("test", data.test))
+    text = _CARD.format(
+        name=manifest.name,
+        num_parameters=num_parameters,
+        logits_size=arguments.logits_size,
+        slm=manifest.slm.model_id,
+        llm=manifest.llm.model_id,
+        hidden_dims=list(arguments.hidden_dims),
+        expansion=arguments.expansion_factor,
+        problem_seed=data.problem_seed,
+        seed=training.seed,
+        rate=training.rate,
+        weight_decay=training.weight_decay,
+        batch_size=training.batch_size,
+        splits="\n".join(_split_row(name, part) for name, part in splits),
+        threshold=manifest.threshold,
+        rule=manifest.threshold_rule,
+        qualities="\n".join(
+            _quality_row(name, part) for name, part in (("validation", manifest.validation), ("test", manifest.test))
+        ),
+    )
+    (directory / "README.md").write_text(text)
+
+
+def _split_row(name: str, part: SplitData) -> str:
+    kinds = (part.num_identical, part.num_neutral, part.num_divergent)
+    shares = " | ".join(f"{100 * count / part.num_tokens:.2f} %" for count in kinds)
+    return f"| {name} | {part.num_problems:,} | {part.num_tokens:,} | {shares} |"
+
+
+def _quality_row(name: str, quality: Quality) -> str:
+    shares = (quality.recall, quality.precision, quality.pr_auc, quality.positive_rate)
+    rates = (quality.base_rate, quality.mean_probability)
+    cells = [f"{share:.3f}" for share in shares[:3]] + [f"{100 * share:.2f} %" for share in (shares[3], *rates)]
+    return f"| {name} | {' | '.join(cells)} |"

@@ -1,0 +1,184 @@
+"""Train a router on labelled tokens: `python -m allroads.training.train_router`.
+
+The class weight is used in training only; probabilities are calibrated afterwards, and the threshold is
+chosen, on validation problems. What the manifest says of the router was measured on test problems, which
+nothing was chosen on. A router that finds nothing is not written.
+"""
+
+import argparse
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError, StartupError
+from ..router.checkpoint import save_router
+from ..router.classifier import ClassifierArguments, HiddenStatesTokenLMHeadLogitsClassifier
+from ..router.embedding import embedding_hash, load_embedding
+from ..router.manifest import DataDescription, RouterManifest, SplitData, TrainingDescription
+from .calibration import calibrate
+from .dataset import Kind, LabelDescription, LabelSet, Splits, load_labels, split_by_problem
+from .metrics import lowest_rate_threshold, quality_at
+from .router_card import write_router_card
+from .router_fit import RouterRecipe, fit, logits_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRouter:
+    """A calibrated classifier, and its manifest but for the hash of the weights."""
+
+    classifier: HiddenStatesTokenLMHeadLogitsClassifier
+    manifest: RouterManifest
+
+
+def train_router(
+    labels: LabelSet, description: LabelDescription, embedding: Tensor, recipe: RouterRecipe
+) -> TrainedRouter:
+    """Train, calibrate, choose the threshold, and measure.
+
+    Args:
+        labels: all labelled tokens; parted here by problem.
+        description: what they were made from.
+        embedding: the small model's, float32 [rows, size].
+        recipe: shape and training.
+
+    Raises:
+        StartupError: a split has no divergent token, or the router finds none.
+    """
+    splits = split_by_problem(labels, recipe.seed)
+    _require_positives(splits)
+    torch.manual_seed(recipe.seed)
+    arguments = ClassifierArguments(
+        hidden_states_size=labels.hidden_states.shape[1],
+        logits_size=recipe.logits_size,
+        hidden_dims=recipe.hidden_dims,
+        expansion_factor=recipe.expansion_factor,
+        dropout_rate=recipe.dropout,
+        normalize_input=recipe.normalize_input,
+    )
+    classifier = HiddenStatesTokenLMHeadLogitsClassifier(arguments, embedding.shape[1])
+    fit(classifier, splits, embedding, recipe)
+    calibrate(classifier, logits_of(classifier, splits.validation, embedding), splits.validation.divergent)
+    on_validation, on_test = (
+        logits_of(classifier, part, embedding).sigmoid() for part in (splits.validation, splits.test)
+    )
+    threshold = lowest_rate_threshold(on_validation, splits.validation.divergent, recipe.target_recall)
+    manifest = RouterManifest(
+        init_args=arguments,
+        slm=description.slm,
+        llm=description.llm,
+        weights_sha256="0" * 64,
+        threshold=threshold,
+        threshold_rule=f"lowest positive rate with recall >= {recipe.target_recall} on validation",
+        data=_data(description, splits, recipe.seed),
+        training=_training(recipe),
+        validation=quality_at(threshold, on_validation, splits.validation.divergent),
+        test=quality_at(threshold, on_test, splits.test.divergent),
+    )
+    _require_use(manifest)
+    return TrainedRouter(classifier, manifest)
+
+
+def _require_positives(splits: Splits) -> None:
+    for name, part in (("train", splits.train), ("validation", splits.validation), ("test", splits.test)):
+        if not part.count(Kind.DIVERGENT):
+            raise StartupError(f"no divergent token among the {len(part)} of the {name} split: label more problems")
+
+
+def _require_use(manifest: RouterManifest) -> None:
+    for name, quality in (("validation", manifest.validation), ("test", manifest.test)):
+        if quality.recall == 0 or quality.pr_auc <= quality.base_rate + 1e-9:
+            raise StartupError(
+                f"this router is no better than chance on {name} (recall {quality.recall:.3f}, PR-AUC "
+                f"{quality.pr_auc:.3f} at a base rate of {quality.base_rate:.3f}) and is not written: "
+                "label more problems or train longer"
+            )
+
+
+def _training(recipe: RouterRecipe) -> TrainingDescription:
+    return TrainingDescription(
+        optimizer="AdamW",
+        rate=recipe.rate,
+        weight_decay=recipe.weight_decay,
+        batch_size=recipe.batch_size,
+        max_epochs=recipe.max_epochs,
+        patience=recipe.patience,
+        seed=recipe.seed,
+    )
+
+
+def _data(description: LabelDescription, splits: Splits, seed: int) -> DataDescription:
+    return DataDescription(
+        source=description.source,
+        problem_seed=description.problem_seed,
+        split_seed=seed,
+        labels_sha256=description.labels_sha256,
+        train=_split_data(splits.train),
+        validation=_split_data(splits.validation),
+        test=_split_data(splits.test),
+    )
+
+
+def _split_data(part: LabelSet) -> SplitData:
+    return SplitData(
+        num_problems=len(part.problem_ids.unique()),
+        num_tokens=len(part),
+        num_identical=part.count(Kind.IDENTICAL),
+        num_neutral=part.count(Kind.NEUTRAL),
+        num_divergent=part.count(Kind.DIVERGENT),
+    )
+
+
+def make_router(models: Path, labels_directory: Path, out: Path, recipe: RouterRecipe) -> RouterManifest:
+    """Train a router on a label set and write it to `out`, with its card.
+
+    Raises:
+        CheckpointError: the labels were made with another small model than `models/slm`.
+        StartupError: no useful router came of it; nothing is written.
+    """
+    labels, description = load_labels(labels_directory)
+    embedding = load_embedding(models / "slm")
+    if embedding_hash(embedding) != description.slm.embedding_sha256:
+        raise CheckpointError(f"the labels in {labels_directory} were made with another model than {models / 'slm'}")
+    trained = train_router(labels, description, embedding.float(), recipe)
+    save_router(out, trained.classifier, trained.manifest)
+    write_router_card(out, trained.classifier.num_parameters, trained.manifest)
+    return trained.manifest
+
+
+def main() -> None:
+    """Command line."""
+    default = RouterRecipe()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=Path, default=Path("models"), help="directory with slm/")
+    parser.add_argument("--labels", type=Path, default=Path("build/labels"))
+    parser.add_argument("--out", type=Path, default=Path("models/router"))
+    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--target-recall", type=float, default=default.target_recall)
+    parser.add_argument("--logits-size", type=int, default=default.logits_size)
+    parser.add_argument("--hidden-dims", type=int, nargs="+", default=default.hidden_dims)
+    parser.add_argument("--expansion-factor", type=int, default=default.expansion_factor)
+    parser.add_argument("--max-epochs", type=int, default=default.max_epochs)
+    parser.add_argument("--num-threads", type=int, default=2)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(arguments.num_threads)
+    recipe = RouterRecipe(
+        logits_size=arguments.logits_size,
+        hidden_dims=tuple(arguments.hidden_dims),
+        expansion_factor=arguments.expansion_factor,
+        max_epochs=arguments.max_epochs,
+        target_recall=arguments.target_recall,
+        seed=arguments.seed,
+    )
+    manifest = make_router(arguments.models, arguments.labels, arguments.out, recipe)
+    for name, quality in (("validation", manifest.validation), ("test", manifest.test)):
+        logger.info("%s: %s", name, quality.model_dump_json())
+
+
+if __name__ == "__main__":
+    main()
