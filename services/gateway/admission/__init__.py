@@ -1,0 +1,1 @@
+"""Who may start, who waits, and who is sent away with a time to come back."""

@@ -1,0 +1,153 @@
+"""One request's life, the same for REST and gRPC: a place, a sequence at the home, text, and an end.
+
+However it ends (answer complete, stop string, deadline, client gone), `close` gives everything back.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from ..errors import AllroadsError, Code
+from ..mesh.wire import common_pb2
+from .admission.limiter import Ticket
+from .home import HomeClient
+from .metrics import Metrics
+from .request import Plan
+from .sequence import Batch, Sequence
+from .text.detokenizer import Detokenizer
+from .text.stop import StopMatcher
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What came at once: text that is certain, tokens, and the finish reason in the last piece."""
+
+    text: str
+    token_ids: list[int]
+    tiers: list[int]
+    """Parallel to `token_ids`: the tier that wrote each."""
+    finish_reason: FinishReason | None
+
+
+class Generation:
+    """An answer being written. Start it, iterate over its pieces, and always close it."""
+
+    def __init__(
+        self, plan: Plan, ticket: Ticket, home: HomeClient, metrics: Metrics, detokenizer: Detokenizer
+    ) -> None:
+        self.plan = plan
+        self.finish_reason: FinishReason | None = None
+        self.tier_counts = [0, 0]
+        """Committed tokens by tier."""
+        self.usage: common_pb2.Usage | None = None
+        """The home's account; None where the gateway ended the answer itself."""
+        self._ticket, self._home, self._metrics = ticket, home, metrics
+        self._detokenizer, self._matcher = detokenizer, StopMatcher(plan.stop)
+        self._sequence: Sequence | None = None
+        self._arrived_s = time.monotonic()
+        self._last_token_s = self._arrived_s
+        self._failure: Code | None = None
+        self._is_closed = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Committed tokens, a stop token included."""
+        return sum(self.tier_counts)
+
+    async def start(self) -> None:
+        """Wait for a place, then open the sequence.
+
+        Raises:
+            ResourceExhausted, DeadlineExceeded, Unavailable: there was no place in time.
+        """
+        try:
+            await self._ticket.wait(self._time_left_s())
+        except AllroadsError as error:
+            self._failure = error.code
+            raise
+        self._sequence = self._home.open(self.plan.open_request, self._time_left_s())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Piece:
+        if self.finish_reason is not None or self._sequence is None:
+            raise StopAsyncIteration
+        try:
+            batch = await self._sequence.take()
+        except AllroadsError as error:
+            self._failure = error.code
+            raise
+        piece = self._read(batch)
+        self._account(piece)
+        if piece.finish_reason is not None:
+            self.finish_reason = piece.finish_reason
+            if batch.ending is not None:
+                self.usage = batch.ending.usage
+            self.close()
+        return piece
+
+    def close(self) -> None:
+        """Give back place and sequence, which aborts what is not finished. May be called again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._sequence is not None:
+            self._home.close(self._sequence)
+        self._ticket.release()
+        reason = self.finish_reason or (self._failure or Code.CANCELLED).value
+        self._metrics.observe_end(
+            reason,
+            time.monotonic() - self._arrived_s,
+            num_prompt_tokens=self.plan.num_prompt_tokens,
+            tier_counts=self.tier_counts,
+        )
+        if self.usage is not None:
+            self._metrics.observe_usage(self.usage)
+
+    def _read(self, batch: Batch) -> Piece:
+        """Text of a batch. A stop token counts, and is not shown."""
+        token_ids, ending = batch.token_ids, batch.ending
+        ends_here = ending is not None and ending.is_stop
+        shown = token_ids[:-1] if token_ids and (ends_here or token_ids[-1] in self.plan.stop_token_ids) else token_ids
+        if not self.plan.stop:
+            text = self._detokenizer.push(shown) if shown else ""
+            num_tokens = len(token_ids)
+        else:
+            text, num_tokens = self._push_one_by_one(shown, len(token_ids))
+        finish_reason: FinishReason | None = "stop" if self._matcher.matched else None
+        if finish_reason is None and ending is not None:
+            text += self._matcher.push(self._detokenizer.finish())
+            if not self._matcher.matched:
+                text += self._matcher.flush()
+            finish_reason = "stop" if ending.is_stop or self._matcher.matched else "length"
+        return Piece(text, token_ids[:num_tokens], batch.tiers[:num_tokens], finish_reason)
+
+    def _push_one_by_one(self, shown: list[int], num_tokens: int) -> tuple[str, int]:
+        """Text, and how many tokens it took: those behind a stop string do not belong to the answer."""
+        text = ""
+        for index, token_id in enumerate(shown):
+            text += self._matcher.push(self._detokenizer.push((token_id,)))
+            if self._matcher.matched:
+                return text, index + 1
+        return text, num_tokens
+
+    def _account(self, piece: Piece) -> None:
+        if not piece.tiers:
+            return
+        now_s = time.monotonic()
+        if self.num_tokens == 0:
+            self._metrics.observe_first_token(now_s - self._arrived_s)
+        else:
+            self._metrics.observe_gap((now_s - self._last_token_s) / len(piece.tiers))
+        self._last_token_s = now_s
+        for tier in piece.tiers:
+            if tier >= len(self.tier_counts):
+                self.tier_counts.extend([0] * (tier + 1 - len(self.tier_counts)))
+            self.tier_counts[tier] += 1
+        self._metrics.count_tokens(piece.tiers)
+
+    def _time_left_s(self) -> float:
+        return self._arrived_s + self.plan.timeout_s - time.monotonic()

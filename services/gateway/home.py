@@ -1,0 +1,192 @@
+"""The client of the small model's service: one stream that carries every request of this gateway.
+
+A request outlives the stream: when the home is lost and comes back, every open request is sent again
+with the tokens that are committed, and goes on where it was.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+
+import grpc
+
+from ..errors import AllroadsError, DeadlineExceeded, Unavailable
+from ..mesh.status import from_wire
+from ..mesh.stream import PeerStream
+from ..mesh.wire import common_pb2, model_pb2, model_pb2_grpc
+from .sequence import Ending, Sequence
+from .waker import Waker
+
+logger = logging.getLogger(__name__)
+
+_DESCRIBE_TIMEOUT_S = 5.0
+_DESCRIBE_PAUSE_S = 0.5
+_LOST, _DEADLINE = "lost", "deadline"
+
+
+class HomeClient:
+    """Opens sequences at the home, hands out their tokens, and aborts them. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        tokenizer_hash: str,
+        home_timeout_s: float,
+        piece_interval_s: float,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._stub = model_pb2_grpc.HomeServiceStub(channel)
+        self._tokenizer_hash = tokenizer_hash
+        self._home_timeout_s = home_timeout_s
+        self._waker = Waker(piece_interval_s)
+        self._on_change = on_change
+        self._stream: PeerStream[model_pb2.GenerateRequest, model_pb2.GenerateResponse] = PeerStream(
+            "slm",
+            self._stub.Generate,
+            on_up=self._on_up,
+            on_response=self._on_response,
+            on_down=self._on_down,
+        )
+        self._ids = count(1)
+        self._sequences: dict[int, Sequence] = {}
+        self._unsent: dict[int, Sequence] = {}
+        self._aborted: list[int] = []
+        self._flush_is_due = False
+        self._greeting: asyncio.Task[None] | None = None
+        self.mesh: model_pb2.MeshDescription | None = None
+        """What the home said of itself last; None until a home that fits was met."""
+        self.is_ready = False
+        """Whether a home that fits is there now."""
+        self.load = model_pb2.Load()
+
+    async def run(self) -> None:
+        """Keep the stream until cancelled."""
+        try:
+            await self._stream.run()
+        finally:
+            self._stop_greeting()
+
+    def describe(self) -> model_pb2.MeshDescription:
+        """What the mesh can do.
+
+        Raises:
+            Unavailable: no home that fits was met yet.
+        """
+        if self.mesh is None:
+            raise Unavailable("the small model's service is not there yet", retry_after_s=1.0)
+        return self.mesh
+
+    def open(self, request: model_pb2.OpenRequest, timeout_s: float) -> Sequence:
+        """Start a sequence; it is sent with all others of this tick, or when the home is back."""
+        sequence = Sequence(next(self._ids), request, asyncio.get_running_loop().time() + timeout_s)
+        sequence.arm(_DEADLINE, timeout_s, DeadlineExceeded("the time for this request is over"))
+        self._sequences[sequence.sequence_id] = sequence
+        self._unsent[sequence.sequence_id] = sequence
+        if self.is_ready:
+            self._flush_soon()
+        else:
+            self._arm_loss(sequence)
+        return sequence
+
+    def close(self, sequence: Sequence) -> None:
+        """Forget a sequence, and abort it unless it is over at the home. May be called again."""
+        if self._sequences.pop(sequence.sequence_id, None) is None:
+            return
+        for reason in (_LOST, _DEADLINE):
+            sequence.disarm(reason)
+        if self._unsent.pop(sequence.sequence_id, None) is None and sequence.ending is None and self.is_ready:
+            self._aborted.append(sequence.sequence_id)
+            self._flush_soon()
+
+    def fail_all(self, error: AllroadsError) -> None:
+        """End every open sequence, such as at a stop."""
+        for sequence in list(self._sequences.values()):
+            sequence.fail(error)
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if not (self.is_ready and (self._unsent or self._aborted)):
+            return
+        opens, aborted = list(self._unsent.values()), self._aborted
+        self._unsent, self._aborted = {}, []
+        try:
+            self._stream.send(
+                model_pb2.GenerateRequest(
+                    opens=[sequence.to_open() for sequence in opens], aborted_sequence_ids=aborted
+                )
+            )
+        except AllroadsError as error:
+            for sequence in opens:
+                sequence.fail(error)
+
+    def _on_up(self) -> None:
+        self._greeting = asyncio.create_task(self._greet(), name="describe slm")
+
+    def _on_down(self, error: AllroadsError) -> None:
+        self._stop_greeting()
+        self._aborted.clear()
+        self.is_ready = False
+        for sequence in self._sequences.values():
+            self._arm_loss(sequence)
+        self._on_change()
+
+    def _on_response(self, response: model_pb2.GenerateResponse) -> None:
+        token_ids, tiers, start = list(response.token_ids), list(response.tiers), 0
+        for sequence_id, num_tokens in zip(response.sequence_ids, response.num_tokens, strict=False):
+            end = start + num_tokens
+            if (sequence := self._sequences.get(sequence_id)) is not None:
+                sequence.deliver(token_ids[start:end], tiers[start:end])
+                self._waker.add(sequence)
+            start = end
+        for finished in response.finished:
+            if (sequence := self._sequences.get(finished.sequence_id)) is not None:
+                sequence.end(Ending(finished.reason == common_pb2.FINISH_REASON_STOP, finished.usage))
+        for failed in response.errors:
+            if (sequence := self._sequences.get(failed.sequence_id)) is not None:
+                sequence.fail(from_wire(failed.error))
+        if response.HasField("load"):
+            self.load = response.load
+        self._waker.wake_soon()
+
+    async def _greet(self) -> None:
+        """Ask who is there; a home that fits gets every open sequence."""
+        description = await self._describe()
+        if description.tokenizer_hash != self._tokenizer_hash:
+            logger.error(
+                "slm serves %r with another tokenizer than the gateway's: not ready; give both the same slm.path",
+                description.model_id,
+            )
+            self.mesh = None
+        else:
+            self.mesh, self.is_ready = description.mesh, True
+            for sequence in self._sequences.values():
+                sequence.disarm(_LOST)
+                sequence.end_if_complete(self.mesh.eos_token_ids)
+            self._unsent = {key: sequence for key, sequence in self._sequences.items() if not sequence.is_over}
+            self._flush_soon()
+        self._on_change()
+
+    async def _describe(self) -> model_pb2.DescribeResponse:
+        while True:
+            try:
+                return await self._stub.Describe(model_pb2.DescribeRequest(), timeout=_DESCRIBE_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                logger.warning("slm: cannot describe itself: %s", error.details())
+            await asyncio.sleep(_DESCRIBE_PAUSE_S)
+
+    def _arm_loss(self, sequence: Sequence) -> None:
+        limit_s = self._home_timeout_s
+        message = f"the small model's service is out of reach, and did not come back within {limit_s:g} s"
+        sequence.arm(_LOST, limit_s, Unavailable(message, retry_after_s=limit_s))
+
+    def _stop_greeting(self) -> None:
+        if self._greeting is not None:
+            self._greeting.cancel()
+            self._greeting = None

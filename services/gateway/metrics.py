@@ -1,0 +1,106 @@
+"""What the gateway tells Prometheus. Labels take few values, all of ours: never what a client sent."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from .. import __version__
+from ..errors import Code
+from ..mesh.wire import common_pb2
+from .admission.limiter import Limiter
+from .home import HomeClient
+
+_SHORT_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_LONG_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
+_NUM_RECENT_REQUESTS = 256
+_TIER_NAMES = ("slm", "llm")
+FINISH_REASONS = ("stop", "length", *(code.value for code in Code))
+
+
+def tier_name(tier: int) -> str:
+    """How a tier is called in replies and metrics."""
+    return _TIER_NAMES[tier] if tier < len(_TIER_NAMES) else f"tier{tier}"
+
+
+class Metrics:
+    """One gateway's metrics in a registry of their own."""
+
+    def __init__(self, model_name: str, limiter: Limiter, home: HomeClient) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._tokens = Counter("allroads_tokens", "Committed tokens by tier", ["tier"], registry=registry)
+        self._by_tier = [self._tokens.labels(name) for name in _TIER_NAMES]
+        self._prompt_tokens = Counter("allroads_prompt_tokens", "Tokens of prompts", registry=registry)
+        self._scored = Counter("allroads_scored_tokens", "Proposals that a router scored", registry=registry)
+        self._rejected = Counter("allroads_rejected_tokens", "Proposals that it turned down", registry=registry)
+        self._unscorable = Counter("allroads_unscorable_tokens", "Proposals whose score was NaN", registry=registry)
+        self._degraded = Counter("allroads_degraded_requests", "Answers finished without a tier", registry=registry)
+        requests = Counter("allroads_requests", "Requests by how they ended", ["finish_reason"], registry=registry)
+        self._requests = {reason: requests.labels(reason) for reason in FINISH_REASONS}
+        self._first_token_s = Histogram(
+            "allroads_time_to_first_token_seconds", "From arrival", registry=registry, buckets=_LONG_S
+        )
+        self._inter_token_s = Histogram(
+            "allroads_inter_token_latency_seconds", "Mean gap in a piece", registry=registry, buckets=_SHORT_S
+        )
+        self._end_to_end_s = Histogram(
+            "allroads_request_latency_seconds", "From arrival to the end", registry=registry, buckets=_LONG_S
+        )
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_NUM_RECENT_REQUESTS)
+        for name, text, read in (
+            ("llm_share", "LLM share of the tokens of recent answers", self._llm_share),
+            ("requests_running", "Requests in the mesh", lambda: limiter.num_running),
+            ("requests_waiting", "Requests in line", lambda: limiter.num_waiting),
+            ("home_ready", "Whether the small model's service is there", lambda: float(home.is_ready)),
+            ("kv_tokens_free", "Free tokens in the home's KV pool", lambda: home.load.num_free_kv_tokens),
+            ("kv_tokens_total", "Tokens that the home's KV pool holds", lambda: home.load.num_kv_tokens),
+        ):
+            Gauge(f"allroads_{name}", text, registry=registry).set_function(read)
+        Gauge("allroads_info", "What is served", ["version", "model"], registry=registry).labels(
+            __version__, model_name
+        ).set(1)
+
+    def count_tokens(self, tiers: Sequence[int]) -> None:
+        """Tokens came, written by these tiers."""
+        num_slm = tiers.count(0)
+        if num_slm:
+            self._by_tier[0].inc(num_slm)
+        if num_slm < len(tiers):
+            # Larger tiers beyond the first share its label: their number is not ours to bound.
+            self._by_tier[1].inc(len(tiers) - num_slm)
+
+    def observe_first_token(self, seconds: float) -> None:
+        """The first token came, so long after the request's arrival."""
+        self._first_token_s.observe(seconds)
+
+    def observe_gap(self, seconds: float) -> None:
+        """Tokens came, so long after those before, per token."""
+        self._inter_token_s.observe(seconds)
+
+    def observe_end(
+        self, finish_reason: str, seconds: float, *, num_prompt_tokens: int, tier_counts: Sequence[int]
+    ) -> None:
+        """A request ended; `finish_reason` is one of FINISH_REASONS."""
+        self._requests[finish_reason].inc()
+        self._end_to_end_s.observe(seconds)
+        self._prompt_tokens.inc(num_prompt_tokens)
+        self._recent.append((sum(tier_counts[1:]), sum(tier_counts)))
+
+    def count_refusal(self, code: Code) -> None:
+        """A request found no place, not even in line."""
+        self._requests[code.value].inc()
+
+    def observe_usage(self, usage: common_pb2.Usage) -> None:
+        """The home's account of a request."""
+        self._scored.inc(usage.num_scored_tokens)
+        self._rejected.inc(usage.num_rejected_tokens)
+        self._unscorable.inc(usage.num_unscorable_tokens)
+        self._degraded.inc(usage.degraded)
+
+    def render(self) -> bytes:
+        """The scrape, in Prometheus' text form."""
+        return generate_latest(self._registry)
+
+    def _llm_share(self) -> float:
+        num_tokens = sum(total for _, total in self._recent)
+        return sum(large for large, _ in self._recent) / num_tokens if num_tokens else 0.0

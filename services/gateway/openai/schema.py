@@ -1,0 +1,148 @@
+"""What clients may send, as types. Null means absent, wherever it stands; unknown fields are ignored."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from ...errors import InvalidArgument
+from ..gateway import Prompt
+from ..request import GenerationParams
+from ..text.template import Message
+from .messages import to_conversation
+from .unsupported import refuse_unsupported
+
+_COMPLETION_MAX_TOKENS = 16
+"""OpenAI's default for `/v1/completions`; chat has none but the window."""
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(_Strict):
+    """How a stream ends."""
+
+    include_usage: bool = False
+
+
+class RoutingOptions(_Strict):
+    """Our own block: which policy, with what threshold, and whether to tell who wrote each token."""
+
+    policy: str = ""
+    threshold: float | None = None
+    share: float | None = None
+    report_tokens: bool = False
+
+
+class GenerationBody(_Strict):
+    """What chat and completions have in common."""
+
+    model: str
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    """Wins over max_tokens."""
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: Annotated[list[str], BeforeValidator(_listed)] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    user: str | None = None
+    """Accepted as in OpenAI's API, and neither used nor kept."""
+    routing: RoutingOptions = RoutingOptions()
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any]) -> Self:
+        """Check a body's fields and types.
+
+        Raises:
+            InvalidArgument: names the field.
+        """
+        refuse_unsupported(content)
+        try:
+            return cls.model_validate(_without_nulls(content))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            field = ".".join(str(part) for part in problem["loc"])
+            raise InvalidArgument(f"{field}: {problem['msg']}", field=field) from None
+
+    def params(self, request_id: str) -> GenerationParams:
+        """The same in the gateway's own words; values are checked there."""
+        for limit in (self.max_tokens, self.max_completion_tokens):
+            if limit is not None and limit <= 0:
+                field = "max_tokens" if limit == self.max_tokens else "max_completion_tokens"
+                raise InvalidArgument(f"{field} must be at least 1, not {limit}", field=field)
+        return GenerationParams(
+            max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            seed=self.seed,
+            stop=tuple(self.stop),
+            stop_token_ids=tuple(self.stop_token_ids),
+            ignore_eos=self.ignore_eos,
+            policy=self.routing.policy,
+            threshold=self.routing.threshold,
+            share=self.routing.share,
+            request_id=request_id,
+        )
+
+
+class ChatBody(GenerationBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[dict[str, Any]]
+
+    def conversation(self) -> list[Message]:
+        """Messages as a chat template reads them, text parts joined.
+
+        Raises:
+            InvalidArgument: names the message and its field.
+        """
+        return to_conversation(self.messages)
+
+
+class CompletionBody(GenerationBody):
+    """`POST /v1/completions`."""
+
+    max_tokens: int | None = _COMPLETION_MAX_TOKENS
+    prompt: Any
+    """A text, several texts, token ids, or several lists of token ids."""
+
+    def prompts(self) -> list[Prompt]:
+        """The prompts, one a choice.
+
+        Raises:
+            InvalidArgument: the shape is none of the four.
+        """
+        prompt = self.prompt
+        if isinstance(prompt, str) or _is_ids(prompt):
+            return [prompt]
+        if isinstance(prompt, list) and prompt:
+            if all(isinstance(item, str) for item in prompt) or all(_is_ids(item) for item in prompt):
+                return list(prompt)
+            if all(item == [] for item in prompt):
+                raise InvalidArgument("the prompt is empty: it must have at least one token", field="prompt")
+        raise InvalidArgument("prompt must be a text, token ids, or a list of either, and not empty", field="prompt")
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+
+
+def _without_nulls(content: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in content.items() if value is not None}
+    for key in ("stream_options", "routing"):
+        if isinstance(nested := kept.get(key), dict):
+            kept[key] = {name: value for name, value in nested.items() if value is not None}
+    return kept

@@ -1,0 +1,71 @@
+"""Text to token ids by the model's own tokenizer files."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from ...errors import InvalidArgument
+from ...vocabulary import Vocabulary, load_vocabulary
+from .template import ChatTemplate, Message, load_template
+
+_SHORT_TEXT = 4096
+"""Characters that are encoded in the event loop; longer texts would hold up everyone's tokens."""
+
+
+class TextTokenizer:
+    """One model's tokenizer, vocabulary and chat template."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, template: ChatTemplate | None) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._template = template
+        self.vocabulary = vocabulary
+
+    async def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a raw prompt, with what the tokenizer's post-processor adds, such as one BOS."""
+        return await self._apart(len(text), lambda: self._encode(text, add_special_tokens=True, field="prompt"))
+
+    async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation. The template writes the special tokens itself, so none is added.
+
+        Raises:
+            InvalidArgument: the model has no template, or the template refuses the messages.
+        """
+        template = self._template
+        if template is None:
+            raise InvalidArgument("the model has no chat template; use /v1/completions", field="messages")
+        num_characters = sum(len(message["content"]) for message in messages)
+        return await self._apart(
+            num_characters,
+            lambda: self._encode(template.render(messages), add_special_tokens=False, field="messages"),
+        )
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of ids, special tokens left out."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def _encode(self, text: str, *, add_special_tokens: bool, field: str) -> list[int]:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError:
+            # What the library raises for a lone surrogate, which JSON can spell.
+            raise InvalidArgument(
+                "the text is not valid Unicode: it holds half a surrogate pair", field=field
+            ) from None
+
+    async def _apart(self, num_characters: int, work: Callable[[], list[int]]) -> list[int]:
+        return work() if num_characters <= _SHORT_TEXT else await asyncio.to_thread(work)
+
+
+def load_tokenizer(directory: Path) -> TextTokenizer:
+    """Read tokenizer and chat template of a model in the Hugging Face layout.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    vocabulary = load_vocabulary(directory)
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    return TextTokenizer(tokenizer, vocabulary, load_template(directory, vocabulary.special_tokens))

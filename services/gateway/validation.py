@@ -1,0 +1,127 @@
+"""Refuses wrong requests before any model works, with the field at fault in the words of the REST API."""
+
+import math
+from collections.abc import Sequence
+
+from ..errors import AllroadsError, ContextLengthExceeded, InvalidArgument
+from ..mesh.wire import common_pb2, model_pb2
+from .request import GenerationParams, Plan
+
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 1000
+MAX_STOP_TOKEN_IDS = 128
+_MAX_TOP_K = 2**31 - 1
+_MAX_TEMPERATURE = 2.0
+
+
+def check_params(params: GenerationParams, mesh: model_pb2.MeshDescription, num_token_ids: int) -> None:
+    """Everything but the prompt, so that a wrong request costs no tokenizing.
+
+    Raises:
+        InvalidArgument: names the field.
+    """
+    if params.max_tokens is not None and params.max_tokens <= 0:
+        raise InvalidArgument(f"max_tokens must be at least 1, not {params.max_tokens}", field="max_tokens")
+    _check_range("temperature", params.temperature, 0.0, _MAX_TEMPERATURE)
+    _check_range("top_p", params.top_p, 0.0, 1.0)
+    if params.top_p == 0:
+        raise InvalidArgument("top_p must be above 0", field="top_p")
+    _check_range("top_k", params.top_k, -1, _MAX_TOP_K)
+    _check_range("min_p", params.min_p, 0.0, 1.0)
+    _check_range("seed", params.seed, -(2**63), 2**64 - 1)
+    _check_stops(params, num_token_ids)
+    _check_routing(params, mesh)
+
+
+def check_prompt(token_ids: Sequence[int], mesh: model_pb2.MeshDescription, num_token_ids: int, field: str) -> None:
+    """The prompt holds tokens, known ones, and leaves room for at least one more.
+
+    Raises:
+        InvalidArgument: the prompt is empty, or an id is unknown.
+        ContextLengthExceeded: it leaves no room; with the numbers.
+    """
+    if not token_ids:
+        raise InvalidArgument("the prompt is empty: it must have at least one token", field=field)
+    if len(token_ids) >= mesh.max_context_tokens:
+        raise context_error(len(token_ids), mesh.max_context_tokens, field)
+    if min(token_ids) < 0 or max(token_ids) >= num_token_ids:
+        raise InvalidArgument(f"token ids must be from 0 to {num_token_ids - 1}", field=field)
+
+
+def context_error(num_prompt_tokens: int, max_context_tokens: int, field: str) -> AllroadsError:
+    """A prompt of so many tokens leaves no room in the window."""
+    return ContextLengthExceeded(
+        f"the context window has {max_context_tokens} tokens and the prompt {num_prompt_tokens}: "
+        "it must leave room for at least 1 token of the answer",
+        field=field,
+    )
+
+
+def make_plan(
+    params: GenerationParams, token_ids: Sequence[int], mesh: model_pb2.MeshDescription, request_timeout_s: float
+) -> Plan:
+    """The plan of a request that passed both checks; `max_tokens` is clipped to the room left."""
+    room = mesh.max_context_tokens - len(token_ids)
+    open_request = model_pb2.OpenRequest(
+        request_id=params.request_id,
+        prompt_token_ids=token_ids,
+        max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+        sampling=_sampling(params),
+        routing=common_pb2.Routing(policy=params.policy, threshold=params.threshold, share=params.share),
+    )
+    return Plan(
+        open_request=open_request,
+        stop=params.stop,
+        stop_token_ids=frozenset(params.stop_token_ids).union(() if params.ignore_eos else mesh.eos_token_ids),
+        policy=params.policy or mesh.default_policy,
+        timeout_s=request_timeout_s if params.timeout_s is None else min(params.timeout_s, request_timeout_s),
+    )
+
+
+def _sampling(params: GenerationParams) -> common_pb2.SamplingParams:
+    return common_pb2.SamplingParams(
+        temperature=1.0 if params.temperature is None else params.temperature,
+        top_p=params.top_p,
+        top_k=None if params.top_k is None else max(params.top_k, 0),
+        min_p=params.min_p,
+        # Clients may send a signed seed; the wire's is unsigned.
+        seed=None if params.seed is None else params.seed % 2**64,
+        stop_token_ids=params.stop_token_ids,
+        ignore_eos=params.ignore_eos,
+    )
+
+
+def _check_range(field: str, value: float | None, low: float, high: float) -> None:
+    # NaN is in no range.
+    if value is not None and not low <= value <= high:
+        raise InvalidArgument(f"{field} must be from {low:.10g} to {high:.10g}, not {value}", field=field)
+
+
+def _check_stops(params: GenerationParams, num_token_ids: int) -> None:
+    if len(params.stop) > MAX_STOPS:
+        raise InvalidArgument(f"stop may hold {MAX_STOPS} strings at most, not {len(params.stop)}", field="stop")
+    if not all(0 < len(stop) <= MAX_STOP_CHARACTERS for stop in params.stop):
+        raise InvalidArgument(f"a stop string must have from 1 to {MAX_STOP_CHARACTERS} characters", field="stop")
+    if len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise InvalidArgument(f"stop_token_ids may hold {MAX_STOP_TOKEN_IDS} ids at most", field="stop_token_ids")
+    if not all(0 <= token_id < num_token_ids for token_id in params.stop_token_ids):
+        raise InvalidArgument(f"stop_token_ids must be from 0 to {num_token_ids - 1}", field="stop_token_ids")
+
+
+def _check_routing(params: GenerationParams, mesh: model_pb2.MeshDescription) -> None:
+    name = params.policy or mesh.default_policy
+    policies = {policy.name: policy for policy in mesh.policies}
+    if name not in policies:
+        known = ", ".join(sorted(policies))
+        raise InvalidArgument(f"there is no policy {name!r}; there are {known}", field="routing.policy")
+    _check_range("routing.share", params.share, 0.0, 1.0)
+    if params.threshold is None:
+        return
+    policy = policies[name]
+    if not any(policy.HasField(part) for part in ("default_threshold", "min_threshold", "max_threshold")):
+        raise InvalidArgument(f"the policy {name!r} takes no threshold", field="routing.threshold")
+    low = policy.min_threshold if policy.HasField("min_threshold") else -math.inf
+    high = policy.max_threshold if policy.HasField("max_threshold") else math.inf
+    _check_range("routing.threshold", params.threshold, low, high)
+    if math.isinf(params.threshold):
+        raise InvalidArgument("routing.threshold must be finite", field="routing.threshold")

@@ -1,0 +1,246 @@
+"""C07, C09, C10, C12, C14: what is refused, with which status and field, before any model works."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from allroads.config import embedded_path
+from allroads.gateway.text.tokenizer import TextTokenizer
+
+from tests.doubles.scripted_home import Script
+from tests.gateway.conftest import MODEL, WINDOW, Served, gateway_over
+
+USER = [{"role": "user", "content": "x"}]
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tokenizer: TextTokenizer) -> AsyncIterator[Served]:
+    script = Script(await tokenizer.encode_prompt("12345678"), is_endless=True, groups=(50,))
+    async with gateway_over(script, max_body_bytes=100_000) as served:
+        yield served
+
+
+@pytest.fixture
+def served(shared: Served) -> Served:
+    shared.home.opens.clear()
+    return shared
+
+
+def check_error(response: httpx.Response, status: int, field: str | None, code: str | None = None) -> str:
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["param"] == field, error
+    assert error["code"] == code
+    assert "Traceback" not in response.text
+    message: str = error["message"]
+    return message
+
+
+async def check_still_serves(served: Served) -> None:
+    num_opens = len(served.home.opens)
+    assert (await served.chat(max_tokens=1)).status_code == 200
+    assert len(served.home.opens) == num_opens + 1, "a refused request reached the home"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [""]}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": 7}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [2**40]}, "prompt"),
+        ({"prompt": "a\ud800b"}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 0, "echo": True, "logprobs": 1}, "echo"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": "1"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"seed": 2**64}, "seed"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"stop": [1]}, "stop.0"),
+        ({"stop_token_ids": [10**6]}, "stop_token_ids"),
+        ({"routing": {"policy": "no-such"}}, "routing.policy"),
+        ({"routing": {"threshold": -0.1}}, "routing.threshold"),
+        ({"routing": {"threshold": 1.5}}, "routing.threshold"),
+        ({"routing": {"threshold": "0.5"}}, "routing.threshold"),
+        ({"routing": {"threshold": 0.5, "policy": "slm"}}, "routing.threshold"),
+        ({"routing": {"share": 2}}, "routing.share"),
+        ({"routing": 1}, "routing"),
+        ({"n": 2}, "n"),
+        ({"n": True}, "n"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"best_of": 2}, "best_of"),
+        ({"suffix": "x"}, "suffix"),
+        ({"echo": True}, "echo"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"logit_bias": {"1": 1}}, "logit_bias"),
+    ],
+)
+async def test_a_wrong_field_is_named(served: Served, fields: dict[str, Any], field: str) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "x", **fields})
+    headers = {"content-type": "application/json"}
+    for stream in (False, True):
+        content = json.dumps({**json.loads(body), "stream": stream})
+        check_error(await served.http.post("/v1/completions", content=content, headers=headers), 400, field)
+    await check_still_serves(served)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"messages": "x"}, "messages"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
+        ({"messages": [{"content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content.0"),
+        ({"messages": [*USER, {"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages.1.tool_calls"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"logprobs": True}, "logprobs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"audio": {}}, "audio"),
+    ],
+)
+async def test_a_wrong_chat_is_named(served: Served, fields: dict[str, Any], field: str) -> None:
+    check_error(await served.chat(**fields), 400, field)
+    await check_still_serves(served)
+
+
+async def test_null_means_absent_and_what_asks_for_nothing_is_accepted(served: Served) -> None:
+    optional = (
+        *("temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "stop", "seed", "n"),
+        *("stream", "stream_options", "tools", "logit_bias", "user", "routing", "stop_token_ids", "ignore_eos"),
+    )
+    assert (await served.chat(**dict.fromkeys(optional))).status_code == 200
+    harmless = {"n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logprobs": False, "tools": [], "foo": 1}
+    nested = {"routing": {"policy": None, "threshold": None, "bar": 2}, "stream_options": {"include_usage": None}}
+    assert (await served.chat(**harmless, **nested)).status_code == 200
+    assert served.home.opens[0].sampling.temperature == 1.0
+    assert served.home.opens[0].max_tokens == WINDOW - len(served.home.opens[0].prompt_token_ids)
+
+
+async def test_max_completion_tokens_wins(served: Served) -> None:
+    for fields, wanted in (({"max_completion_tokens": 3}, 3), ({"max_completion_tokens": 2, "max_tokens": 9}, 2)):
+        body = (await served.chat(**fields)).json()
+        assert body["usage"]["completion_tokens"] == wanted
+        assert body["choices"][0]["finish_reason"] == "length"
+    one = (await served.chat(max_tokens=1)).json()
+    assert one["usage"]["completion_tokens"] == 1
+    assert one["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status"),
+    [
+        (b'{"model":"allroads","messages":[],x}', {}, 400),
+        (b"", {}, 400),
+        (b"[]", {}, 400),
+        (b"\xff\xfe", {}, 400),
+        (b"[" * 50_000, {}, 400),
+        (b'{"model":"allroads","temperature":NaN}', {}, 400),
+        (b'{"model":"allroads","messages":[],"seed":' + b"1" * 5000 + b"}", {}, 400),
+        (b"{}", {"content-type": "text/plain"}, 415),
+        (b"x" * 2_000_000, {}, 413),
+    ],
+)
+async def test_a_body_that_is_no_json_object(
+    served: Served, content: bytes, headers: dict[str, str], status: int
+) -> None:
+    headers = {"content-type": "application/json", **headers}
+    check_error(await served.http.post("/v1/chat/completions", content=content, headers=headers), status, None)
+
+    async def chunked() -> Any:
+        for start in range(0, len(content), 10_000):
+            yield content[start : start + 10_000]
+
+    check_error(await served.http.post("/v1/chat/completions", content=chunked(), headers=headers), status, None)
+    await check_still_serves(served)
+
+
+async def test_a_number_beyond_a_double_is_refused(served: Served) -> None:
+    body = b'{"model":"allroads","prompt":"x","temperature":1e400}'
+    headers = {"content-type": "application/json"}
+    check_error(await served.http.post("/v1/completions", content=body, headers=headers), 400, "temperature")
+
+
+async def test_unknown_models_and_paths(served: Served) -> None:
+    for stream in (False, True):
+        response = await served.chat(model="no-such", stream=stream)
+        assert "no-such" in check_error(response, 404, "model", "model_not_found")
+    check_error(await served.http.get("/v1/models/no-such"), 404, "model", "model_not_found")
+    check_error(await served.http.post("/v1/chat/completions", json={"messages": USER}), 400, "model")
+    check_error(await served.http.get("/v1/nothing"), 404, None, "not_found")
+    check_error(await served.http.get("/v1/chat/completions"), 405, None, "not_found")
+    await check_still_serves(served)
+
+
+async def test_text_parts_are_joined_without_loss(served: Served) -> None:
+    parts = [{"type": "text", "text": "tell me "}, {"type": "text", "text": "a joke"}]
+    await served.chat(messages=[{"role": "user", "content": parts}], max_tokens=1)
+    await served.chat(messages=[{"role": "user", "content": "tell me a joke"}], max_tokens=1)
+    assert served.home.opens[0].prompt_token_ids == served.home.opens[1].prompt_token_ids
+    assert (await served.chat(messages=[{"role": "user", "content": ""}], max_tokens=1)).status_code == 200
+
+
+async def test_a_template_refuses_in_its_own_words(
+    tokenizer: TextTokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((embedded_path("llm") / name).read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role here') }}{% endif %}"
+        "{% if loop.previtem and loop.previtem.role == m.role %}{{ raise_exception('roles alternate') }}{% endif %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    )
+    async with gateway_over(Script(await tokenizer.encode_prompt("1")), path=tmp_path) as served:
+        system = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+        assert "no system role here" in check_error(await served.chat(messages=system), 400, "messages")
+        assert "roles alternate" in check_error(await served.chat(messages=USER + USER), 400, "messages")
+        assert [record.levelname for record in caplog.records if "template" in record.message] == ["WARNING"] * 2
+        assert (await served.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1, 9 * WINDOW])
+@pytest.mark.parametrize("max_tokens", [None, 1, 10 * WINDOW])
+async def test_a_prompt_must_leave_room_for_one_token(served: Served, extra: int, max_tokens: int | None) -> None:
+    prompt = [5] * (WINDOW + extra)
+    response = await served.complete(prompt=prompt, max_tokens=max_tokens)
+    if extra < 0:
+        body = response.json()
+        assert body["usage"] == {"prompt_tokens": WINDOW - 1, "completion_tokens": 1, "total_tokens": WINDOW}
+        assert body["choices"][0]["finish_reason"] == "length"
+    else:
+        message = check_error(response, 400, "prompt", "context_length_exceeded")
+        assert str(WINDOW) in message
+        assert str(len(prompt)) in message
+    await check_still_serves(served)
+
+
+async def test_a_long_chat_is_refused_by_its_messages(served: Served) -> None:
+    messages = [{"role": "user", "content": "apples and " * 3000}]
+    check_error(await served.chat(messages=messages), 400, "messages", "context_length_exceeded")
