@@ -1,0 +1,51 @@
+"""The entry point: commands, the version, and how an error leaves the program."""
+
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..errors import AllroadsError
+from .chat import chat
+from .console import exit_code, print_error, stdout
+from .serve import serve
+from .show_config import show_config
+from .up import up
+
+app = typer.Typer(
+    name="allroads",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done or stopped as asked, 1 a failure at run time, 2 a wrong command or configuration.",
+)
+app.command()(up)
+app.command()(serve)
+app.command()(chat)
+app.command("config")(show_config)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        stdout().print(f"allroads {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _allroads(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Serve a small and a large language model as one, routed token by token."""
+
+
+def main() -> None:
+    """Run the command line and leave the process with its exit code."""
+    try:
+        app()
+    except AllroadsError as error:
+        print_error(error)
+        raise SystemExit(exit_code(error)) from None

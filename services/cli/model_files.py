@@ -1,0 +1,74 @@
+"""Are a model's or a router's files there and whole? Read in milliseconds, without loading a weight."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from ..errors import CheckpointError
+from ..vocabulary import Vocabulary, load_vocabulary, read_json
+
+WEIGHTS = "model.safetensors"
+_SHARD_INDEX = "model.safetensors.index.json"
+_ROUTER_WEIGHTS, _ROUTER_MANIFEST = "router.safetensors", "manifest.json"
+
+
+def check_model(directory: Path, key: str) -> Vocabulary:
+    """Check a model in the Hugging Face layout; `key` names its setting in messages.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the output layer has fewer rows than tokens.
+    """
+    _require_directory(directory, key, "a model in the Hugging Face layout")
+    config = read_json(_require(directory / "config.json", key))
+    for weights in _weight_files(directory, key):
+        _check_safetensors(weights, key)
+    vocabulary = load_vocabulary(directory)
+    rows = config.get("vocab_size")
+    if isinstance(rows, int) and rows < len(vocabulary):
+        raise CheckpointError(
+            f"{key}: the tokenizer in {directory} has {len(vocabulary)} ids, the model's output layer "
+            f"only {rows} rows; take both from one model",
+            field=key,
+        )
+    return vocabulary
+
+
+def check_router(directory: Path, key: str) -> None:
+    """Check that a router's checkpoint is there; what it was made for is the router service's to judge.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    _require_directory(directory, key, f"{_ROUTER_WEIGHTS} and {_ROUTER_MANIFEST}")
+    read_json(_require(directory / _ROUTER_MANIFEST, key))
+    _check_safetensors(_require(directory / _ROUTER_WEIGHTS, key), key)
+
+
+def _weight_files(directory: Path, key: str) -> list[Path]:
+    index = directory / _SHARD_INDEX
+    if not index.is_file():
+        return [_require(directory / WEIGHTS, key)]
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise CheckpointError(f"{key}: {index} is damaged: it names no weights; fetch it again", field=key)
+    return [_require(directory / str(name), key) for name in sorted(set(shards.values()))]
+
+
+def _require_directory(directory: Path, key: str, content: str) -> None:
+    if not directory.is_dir():
+        raise CheckpointError(f"{key}: no directory {directory}; set it to a directory with {content}", field=key)
+
+
+def _require(path: Path, key: str) -> Path:
+    if not path.is_file():
+        raise CheckpointError(f"{key}: {path} is missing; complete the directory, or set {key} to another", field=key)
+    return path
+
+
+def _check_safetensors(path: Path, key: str) -> None:
+    """The header is read and compared with the size of the file: a download that broke off is found."""
+    try:
+        with safe_open(path, framework="np"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{key}: {path} is damaged ({error}); fetch it again", field=key) from error

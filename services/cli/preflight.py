@@ -1,0 +1,60 @@
+"""What can be known to be wrong before anything starts, refused within a second."""
+
+from itertools import combinations
+
+from ..config import MeshSettings
+from ..errors import StartupError, TokenizerMismatch
+from .model_files import check_model, check_router
+from .ports import claim_port, split_address
+
+
+def check_mesh(settings: MeshSettings) -> MeshSettings:
+    """Check files, vocabularies and ports; the same settings with free ports in place of port 0.
+
+    Raises:
+        StartupError: what is wrong, under which key, and what to do.
+    """
+    _check_models(settings)
+    check_router(settings.router.path, "router.path")
+    _check_internal_addresses(settings)
+    return _with_ports(settings)
+
+
+def _check_models(settings: MeshSettings) -> None:
+    small = check_model(settings.slm.path, "slm.path")
+    large = check_model(settings.llm.path, "llm.path")
+    difference = small.first_difference(large)
+    if difference is not None:
+        raise TokenizerMismatch(
+            f"slm.path and llm.path do not share a tokenizer: {difference} ({settings.slm.path} and "
+            f"{settings.llm.path}); choose two models of one family",
+            field="llm.path",
+        )
+
+
+def _check_internal_addresses(settings: MeshSettings) -> None:
+    addresses = {f"{name}.address": getattr(settings, name).address for name in ("slm", "llm", "router")}
+    for (key, address), (other_key, other) in combinations(addresses.items(), 2):
+        if address and address == other:
+            raise StartupError(f"{key} and {other_key} are both {address}; give each its own", field=other_key)
+    for key, address in addresses.items():
+        if not address or address.startswith("unix:"):
+            continue
+        host, port = split_address(address)
+        if port == 0:
+            raise StartupError(f"{key}: the other services must know the port, so it cannot be 0", field=key)
+        claim_port(host, port, key, key)
+
+
+def _with_ports(settings: MeshSettings) -> MeshSettings:
+    gateway = settings.gateway
+    if gateway.port and gateway.port == gateway.grpc_port:
+        raise StartupError(
+            f"gateway.port and gateway.grpc_port are both {gateway.port}; choose another with --grpc-port",
+            field="gateway.grpc_port",
+        )
+    ports = {
+        "port": claim_port(gateway.host, gateway.port, "gateway.port", "--port"),
+        "grpc_port": claim_port(gateway.host, gateway.grpc_port, "gateway.grpc_port", "--grpc-port"),
+    }
+    return settings.model_copy(update={"gateway": gateway.model_copy(update=ports)})

@@ -1,0 +1,79 @@
+"""The services of a mesh as the supervisor sees them: a command each, and where its health is asked."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..config import SERVICE_NAMES, MeshSettings, ServiceName
+from .ports import join_address, reachable_host
+
+_HEALTH_NAMES: dict[ServiceName, str] = {
+    "slm": "allroads.v1.HomeService",
+    "llm": "allroads.v1.TierService",
+    "router": "allroads.v1.RouterService",
+    "gateway": "allroads.v1.GatewayService",
+}
+
+
+@dataclass(frozen=True)
+class Service:
+    """One child of the supervisor."""
+
+    name: str
+    command: tuple[str, ...]
+    """Program and arguments. Must end within its grace after SIGTERM."""
+    address: str
+    """gRPC address at which `grpc.health.v1` answers."""
+    health_name: str
+    """The name that is SERVING once requests may come."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The whole environment of the child."""
+
+
+def mesh_services(settings: MeshSettings, config: Path) -> list[Service]:
+    """The four services in the order in which they start. `config` holds `settings`, all addresses set."""
+    gateway = settings.gateway
+    addresses: dict[ServiceName, str] = {
+        "slm": settings.slm.address,
+        "llm": settings.llm.address,
+        "router": settings.router.address,
+        "gateway": join_address(reachable_host(gateway.host), gateway.grpc_port),
+    }
+    threads: dict[ServiceName, int] = {
+        "slm": settings.slm.num_threads,
+        "llm": settings.llm.num_threads,
+        "router": settings.router.num_threads,
+        "gateway": 1,
+    }
+    return [
+        Service(
+            name=name,
+            command=_serve_command(name, config),
+            address=addresses[name],
+            health_name=_HEALTH_NAMES[name],
+            environment=child_environment(threads[name]),
+        )
+        for name in SERVICE_NAMES
+    ]
+
+
+def child_environment(num_threads: int) -> dict[str, str]:
+    """This process's environment, with what suits a service that shares cores and memory with three others."""
+    # The resolved file already holds every ALLROADS_ variable; here they would win over options again.
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ALLROADS_")}
+    defaults = {
+        "MALLOC_ARENA_MAX": "2",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TQDM_DISABLE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "GRPC_VERBOSITY": "ERROR",
+    }
+    return {**defaults, **inherited, "OMP_NUM_THREADS": str(num_threads), "PYTHONUNBUFFERED": "1"}
+
+
+def _serve_command(name: str, config: Path) -> tuple[str, ...]:
+    package = __package__.rpartition(".")[0]
+    arguments = ("serve", name, "--config", str(config), "--parent-pid", str(os.getpid()))
+    return (sys.executable, "-m", package, *arguments)
