@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from . import common_pb2 as allroads_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61llroads/v1/gateway.proto\x12\x0b\x61llroads.v1\x1a\x18\x61llroads/v1/common.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\":\n\x0c\x43hatMessages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.allroads.v1.ChatMessage\"\x1d\n\x08TokenIds\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xa6\x02\n\x13GenerateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12)\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x19.allroads.v1.ChatMessagesH\x00\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x12.\n\rprompt_tokens\x18\x04 \x01(\x0b\x32\x15.allroads.v1.TokenIdsH\x00\x12\x17\n\nmax_tokens\x18\x05 \x01(\rH\x01\x88\x01\x01\x12-\n\x08sampling\x18\x06 \x01(\x0b\x32\x1b.allroads.v1.SamplingParams\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12%\n\x07routing\x18\x08 \x01(\x0b\x32\x14.allroads.v1.RoutingB\x07\n\x05inputB\r\n\x0b_max_tokens\"\xa1\x01\n\x14GenerateTextResponse\x12\x12\n\ntext_delta\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\r\n\x05tiers\x18\x03 \x03(\r\x12\x30\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x19.allroads.v1.FinishReason\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.allroads.v1.Usage\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.allroads.v1.ModelCard\"K\n\tModelCard\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x02 \x01(\x03\x12\x1a\n\x12max_context_tokens\x18\x03 \x01(\r2\xb2\x01\n\x0eGatewayService\x12Q\n\x08Generate\x12 .allroads.v1.GenerateTextRequest\x1a!.allroads.v1.GenerateTextResponse0\x01\x12M\n\nListModels\x12\x1e.allroads.v1.ListModelsRequest\x1a\x1f.allroads.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61llroads/v1/gateway.proto\x12\x0b\x61llroads.v1\x1a\x18\x61llroads/v1/common.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\":\n\x0c\x43hatMessages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.allroads.v1.ChatMessage\"\x1d\n\x08TokenIds\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xa6\x02\n\x13GenerateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12)\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x19.allroads.v1.ChatMessagesH\x00\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x12.\n\rprompt_tokens\x18\x04 \x01(\x0b\x32\x15.allroads.v1.TokenIdsH\x00\x12\x17\n\nmax_tokens\x18\x05 \x01(\rH\x01\x88\x01\x01\x12-\n\x08sampling\x18\x06 \x01(\x0b\x32\x1b.allroads.v1.SamplingParams\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12%\n\x07routing\x18\x08 \x01(\x0b\x32\x14.allroads.v1.RoutingB\x07\n\x05inputB\r\n\x0b_max_tokens\"\xcf\x01\n\x14GenerateTextResponse\x12\x12\n\ntext_delta\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\r\n\x05tiers\x18\x03 \x03(\r\x12\x30\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x19.allroads.v1.FinishReason\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.allroads.v1.Usage\x12,\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1a.allroads.v1.TokenLogprobs\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.allroads.v1.ModelCard\"K\n\tModelCard\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x02 \x01(\x03\x12\x1a\n\x12max_context_tokens\x18\x03 \x01(\r2\xb2\x01\n\x0eGatewayService\x12Q\n\x08Generate\x12 .allroads.v1.GenerateTextRequest\x1a!.allroads.v1.GenerateTextResponse0\x01\x12M\n\nListModels\x12\x1e.allroads.v1.ListModelsRequest\x1a\x1f.allroads.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,13 +41,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATETEXTREQUEST']._serialized_start=206
   _globals['_GENERATETEXTREQUEST']._serialized_end=500
   _globals['_GENERATETEXTRESPONSE']._serialized_start=503
-  _globals['_GENERATETEXTRESPONSE']._serialized_end=664
-  _globals['_LISTMODELSREQUEST']._serialized_start=666
-  _globals['_LISTMODELSREQUEST']._serialized_end=685
-  _globals['_LISTMODELSRESPONSE']._serialized_start=687
-  _globals['_LISTMODELSRESPONSE']._serialized_end=747
-  _globals['_MODELCARD']._serialized_start=749
-  _globals['_MODELCARD']._serialized_end=824
-  _globals['_GATEWAYSERVICE']._serialized_start=827
-  _globals['_GATEWAYSERVICE']._serialized_end=1005
+  _globals['_GENERATETEXTRESPONSE']._serialized_end=710
+  _globals['_LISTMODELSREQUEST']._serialized_start=712
+  _globals['_LISTMODELSREQUEST']._serialized_end=731
+  _globals['_LISTMODELSRESPONSE']._serialized_start=733
+  _globals['_LISTMODELSRESPONSE']._serialized_end=793
+  _globals['_MODELCARD']._serialized_start=795
+  _globals['_MODELCARD']._serialized_end=870
+  _globals['_GATEWAYSERVICE']._serialized_start=873
+  _globals['_GATEWAYSERVICE']._serialized_end=1051
 # @@protoc_insertion_point(module_scope)

@@ -359,6 +359,7 @@ class GenerateResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Committed tokens of one step: request i owns the next num_tokens[i] entries of token_ids and tiers."""
@@ -377,6 +378,10 @@ class GenerateResponse(_message.Message):
     def load(self) -> Global___Load:
         """Sent with each message: the home's load."""
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprobs]:
+        """For sequences that asked for log-probabilities: one entry for each of their tokens, in the order of token_ids."""
+
     def __init__(
         self,
         *,
@@ -387,10 +392,11 @@ class GenerateResponse(_message.Message):
         finished: _abc.Iterable[Global___Finished] | None = ...,
         errors: _abc.Iterable[_common_pb2.SequenceError] | None = ...,
         load: Global___Load | None = ...,
+        logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "finished", b"finished", "load", b"load", "num_tokens", b"num_tokens", "sequence_ids", b"sequence_ids", "tiers", b"tiers", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "finished", b"finished", "load", b"load", "logprobs", b"logprobs", "num_tokens", b"num_tokens", "sequence_ids", b"sequence_ids", "tiers", b"tiers", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -430,10 +436,15 @@ class Load(_message.Message):
     NUM_WAITING_FIELD_NUMBER: _builtins.int
     NUM_FREE_KV_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_KV_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     num_waiting: _builtins.int
     num_free_kv_tokens: _builtins.int
     num_kv_tokens: _builtins.int
+    num_prompt_tokens: _builtins.int
+    """Prompt tokens of all sequences so far, and those whose KV was found in the pool."""
+    num_cached_tokens: _builtins.int
     def __init__(
         self,
         *,
@@ -441,10 +452,12 @@ class Load(_message.Message):
         num_waiting: _builtins.int = ...,
         num_free_kv_tokens: _builtins.int = ...,
         num_kv_tokens: _builtins.int = ...,
+        num_prompt_tokens: _builtins.int = ...,
+        num_cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_free_kv_tokens", b"num_free_kv_tokens", "num_kv_tokens", b"num_kv_tokens", "num_running", b"num_running", "num_waiting", b"num_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_cached_tokens", b"num_cached_tokens", "num_free_kv_tokens", b"num_free_kv_tokens", "num_kv_tokens", b"num_kv_tokens", "num_prompt_tokens", b"num_prompt_tokens", "num_running", b"num_running", "num_waiting", b"num_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -486,13 +499,18 @@ class HandOff(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     VISITOR_FIELD_NUMBER: _builtins.int
     VISIT_NUMBER_FIELD_NUMBER: _builtins.int
+    NUM_OPINIONS_WANTED_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     prefix_length: _builtins.int
     """How many tokens the tier is taken to know and keep; it drops what it holds beyond. 0 opens the sequence."""
     max_tokens: _builtins.int
-    """The visit ends after so many tokens, or at a stop token."""
+    """The visit ends after so many tokens, or at a stop token. 0 is a reservation: the tier sets KV aside, says so,
+    and may compute the tokens ahead while it has nothing better to do; it writes nothing.
+    """
     visit_number: _builtins.int
     """Counts the visits of the sequence. A later visit replaces one that still goes on."""
+    num_opinions_wanted: _builtins.int
+    """The last so many unseen tokens are the small model's own: the tier says whether it would have written them."""
     @_builtins.property
     def unseen_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens from prefix_length on, in order."""
@@ -510,10 +528,11 @@ class HandOff(_message.Message):
         max_tokens: _builtins.int = ...,
         visitor: Global___VisitorParams | None = ...,
         visit_number: _builtins.int = ...,
+        num_opinions_wanted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["visitor", b"visitor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "prefix_length", b"prefix_length", "sequence_id", b"sequence_id", "unseen_token_ids", b"unseen_token_ids", "visit_number", b"visit_number", "visitor", b"visitor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "num_opinions_wanted", b"num_opinions_wanted", "prefix_length", b"prefix_length", "sequence_id", b"sequence_id", "unseen_token_ids", b"unseen_token_ids", "visit_number", b"visit_number", "visitor", b"visitor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -565,6 +584,11 @@ class VisitResponse(_message.Message):
     VISIT_NUMBERS_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    ADMITTED_SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_OPINIONS_FIELD_NUMBER: _builtins.int
+    NUM_AGREED_OPINIONS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens of one step, cut by parallel arrays as in GenerateResponse."""
@@ -589,6 +613,26 @@ class VisitResponse(_message.Message):
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.SequenceError]: ...
     @_builtins.property
     def load(self) -> Global___Load: ...
+    @_builtins.property
+    def admitted_sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Sequences whose KV is set aside from now on."""
+
+    @_builtins.property
+    def num_cached_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Parallel to admitted_sequence_ids: tokens whose KV was found in the pool."""
+
+    @_builtins.property
+    def num_opinions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Parallel to sequence_ids: of the small model's tokens that the tier saw for the first time, how many it looked
+        at, and how many of them it would have written itself.
+        """
+
+    @_builtins.property
+    def num_agreed_opinions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprobs]:
+        """As in GenerateResponse."""
+
     def __init__(
         self,
         *,
@@ -600,10 +644,15 @@ class VisitResponse(_message.Message):
         visit_numbers: _abc.Iterable[_builtins.int] | None = ...,
         errors: _abc.Iterable[_common_pb2.SequenceError] | None = ...,
         load: Global___Load | None = ...,
+        admitted_sequence_ids: _abc.Iterable[_builtins.int] | None = ...,
+        num_cached_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        num_opinions: _abc.Iterable[_builtins.int] | None = ...,
+        num_agreed_opinions: _abc.Iterable[_builtins.int] | None = ...,
+        logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "load", b"load", "num_computed_tokens", b"num_computed_tokens", "num_tokens", b"num_tokens", "returned", b"returned", "sequence_ids", b"sequence_ids", "token_ids", b"token_ids", "visit_numbers", b"visit_numbers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_sequence_ids", b"admitted_sequence_ids", "errors", b"errors", "load", b"load", "logprobs", b"logprobs", "num_agreed_opinions", b"num_agreed_opinions", "num_cached_tokens", b"num_cached_tokens", "num_computed_tokens", b"num_computed_tokens", "num_opinions", b"num_opinions", "num_tokens", b"num_tokens", "returned", b"returned", "sequence_ids", b"sequence_ids", "token_ids", b"token_ids", "visit_numbers", b"visit_numbers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
