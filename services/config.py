@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .errors import StartupError
@@ -38,8 +46,18 @@ def _check_address(address: str) -> str:
     return address
 
 
+def _check_number_or_auto(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    """One message under the key itself, in place of one for each half of the union."""
+    try:
+        return check(value)
+    except ValidationError as error:
+        raise ValueError('must be a whole number greater than 0, or "auto"') from error
+
+
 Address = Annotated[str, AfterValidator(_check_address)]
+Dtype = Literal["float32", "bfloat16", "float16"]
 Positive = Annotated[int, Field(gt=0)]
+PositiveOrAuto = Annotated[Positive | Literal["auto"], WrapValidator(_check_number_or_auto)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -55,11 +73,12 @@ class ModelSettings(_Frozen):
     address: Address = ""
     """Where the service listens; empty lets `allroads up` choose a Unix socket."""
     device: str = "cpu"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Dtype = "float32"
     num_threads: Positive = 1
     """torch threads; one is steadier than two where services share cores."""
-    num_kv_tokens: Positive = 32_768
-    """Tokens that the KV pool holds."""
+    num_kv_tokens: PositiveOrAuto = 32_768
+    """Tokens that the KV pool holds. "auto": as many as fit, the same on all tiers of a device that say so; see
+    `MeshSettings.memory_bytes`."""
     block_size_tokens: Positive = 16
     max_step_tokens: Positive = 512
     """Token positions computed in one step at most; longer prompts are prefilled in chunks."""
@@ -67,6 +86,34 @@ class ModelSettings(_Frozen):
     """Sequences that may hold KV at once."""
     max_waiting: Positive = 1024
     """Sequences that may wait for KV; one more is refused."""
+    shares_prefixes: bool = True
+    """Whether sequences that begin alike share the KV of what they have in common."""
+
+    @property
+    def allotted_kv_tokens(self) -> int:
+        """`num_kv_tokens` as a number.
+
+        Raises:
+            StartupError: it is still "auto"; `memory.resolve_memory` makes a number of that.
+        """
+        if self.num_kv_tokens == "auto":
+            raise StartupError('num_kv_tokens is "auto" without a mesh to share memory in', field="num_kv_tokens")
+        return self.num_kv_tokens
+
+
+CatchUp = Literal["off", "idle", "eager"]
+"""When a tier computes tokens ahead: never, in steps that nobody else needs, or also where a step has room."""
+
+
+class TierSettings(ModelSettings):
+    """A larger model's service, which homes visit."""
+
+    catch_up: CatchUp = "idle"
+    """Whether a request's prompt is computed before it is first handed off."""
+    opinions: bool = True
+    """Whether it says of each token that the small model wrote alone if it would have written the same."""
+    opinions_path: Path | None = None
+    """File to which opinions are appended as labels for training, one JSON object a hand-off; holds users' tokens."""
 
 
 class HomeSettings(ModelSettings):
@@ -76,6 +123,9 @@ class HomeSettings(ModelSettings):
     """For requests that name none."""
     max_unjudged: Annotated[int, Field(ge=0, le=64)] = 1
     """Proposals of a request that the small model may feed on while the router has yet to judge them."""
+    max_ahead: Annotated[int, Field(ge=0, le=64)] = 4
+    """Proposals that it may make while the large model works on a hand-off; they stay if its token is the proposal
+    that was handed off. 0 waits."""
     peer_timeout_s: Annotated[float, Field(gt=0)] = 10.0
     """How long a request waits for a larger tier or the router that is out of reach."""
     on_peer_loss: Literal["fail", "degrade"] = "degrade"
@@ -123,9 +173,12 @@ class MeshSettings(BaseSettings):
     model_name: Annotated[str, Field(min_length=1, max_length=200)] = "allroads"
     """The name that clients ask for."""
     slm: HomeSettings = Field(default_factory=lambda: HomeSettings(path=embedded_path("slm")))
-    llm: ModelSettings = Field(default_factory=lambda: ModelSettings(path=embedded_path("llm")))
+    llm: TierSettings = Field(default_factory=lambda: TierSettings(path=embedded_path("llm")))
     router: RouterSettings = Field(default_factory=lambda: RouterSettings(path=embedded_path("router")))
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
+    memory_bytes: dict[str, Positive] = Field(default_factory=dict)
+    """Bytes of each device, such as `cuda:0`, that weights and KV of all models on it may take together; steps need
+    some besides. Without a limit where none is named. Not for a mesh on several hosts: their devices share names."""
     max_message_bytes: Positive = 64 * 1024 * 1024
     """Size of a gRPC message, the same at both ends of every stream."""
     grace_s: Annotated[float, Field(ge=0)] = 5.0

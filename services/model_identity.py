@@ -5,7 +5,7 @@ from pathlib import Path
 
 from .errors import CheckpointError
 from .vocabulary import load_vocabulary, read_json
-from .weight_files import OUTPUT_LAYER, input_embedding, stored_tensors
+from .weight_headers import count_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,7 @@ def identify_model(directory: Path) -> ModelIdentity:
         family, layers, width = config["model_type"], config["num_hidden_layers"], config["hidden_size"]
     except KeyError as error:
         raise CheckpointError(f"the config.json in {directory} has no {error}") from error
-    tensors = stored_tensors(directory)
-    if config.get("tie_word_embeddings") and input_embedding(tensors, directory) != OUTPUT_LAYER:
-        tensors.pop(OUTPUT_LAYER, None)
-    num_parameters = sum(tensor.num_values for tensor in tensors.values())
+    num_parameters = count_parameters(directory, is_tied=bool(config.get("tie_word_embeddings")))
     return ModelIdentity(
         model_id=f"{family}-{layers}x{width}-{_rounded(num_parameters)}",
         num_parameters=num_parameters,

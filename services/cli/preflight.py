@@ -4,18 +4,20 @@ from itertools import combinations
 
 from ..config import MeshSettings
 from ..errors import StartupError, TokenizerMismatch
+from ..memory import resolve_memory
 from .model_files import check_model, check_router
 from .ports import claim_port, split_address
 
 
 def check_mesh(settings: MeshSettings) -> MeshSettings:
-    """Check files, vocabularies and ports; the same settings with free ports in place of port 0.
+    """Check files, vocabularies, memory and ports; the same settings with numbers for "auto" and for port 0.
 
     Raises:
         StartupError: what is wrong, under which key, and what to do.
     """
     _check_models(settings)
     check_router(settings.router.path, "router.path")
+    settings = resolve_memory(settings)
     _check_internal_addresses(settings)
     return _with_ports(settings)
 

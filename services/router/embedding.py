@@ -4,9 +4,11 @@ import hashlib
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..weight_files import input_embedding, read_tensor, stored_tensors
+from ..errors import CheckpointError
+from ..weight_headers import input_embedding, stored_tensors
 
 
 def load_embedding(directory: Path) -> Tensor:
@@ -17,7 +19,13 @@ def load_embedding(directory: Path) -> Tensor:
     """
     tensors = stored_tensors(directory)
     name = input_embedding(tensors, directory)
-    return read_tensor(tensors[name].path, name)
+    path = tensors[name].path
+    try:
+        with safe_open(path, framework="pt") as file:
+            embedding: Tensor = file.get_tensor(name)
+            return embedding
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is missing or damaged: {error}") from error
 
 
 def embedding_hash(embedding: Tensor) -> str:

@@ -1,14 +1,10 @@
-"""The safetensors files of a model directory, read by header: which tensors there are, and single ones of them."""
+"""Which tensors a model's safetensors files hold, told by their headers: without torch, and without a weight."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from .errors import CheckpointError
 
@@ -40,21 +36,13 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(f"no *.safetensors in {directory}: the path must be a model in the Hugging Face layout")
     found: dict[str, StoredTensor] = {}
     for path in paths:
-        with _opened(path) as file:
-            for name in file.keys():  # noqa: SIM118 (not a dict)
-                found[name] = StoredTensor(path, tuple(file.get_slice(name).get_shape()))
+        try:
+            with safe_open(path, framework="np") as file:
+                names = list(file.keys())
+                found |= {name: StoredTensor(path, tuple(file.get_slice(name).get_shape())) for name in names}
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path} is missing or damaged: {error}") from error
     return found
-
-
-def read_tensor(path: Path, name: str) -> Tensor:
-    """One tensor, on the CPU, in the dtype of the file.
-
-    Raises:
-        CheckpointError: the file is damaged, or does not hold it.
-    """
-    with _opened(path) as file:
-        tensor: Tensor = file.get_tensor(name)
-        return tensor
 
 
 def input_embedding(tensors: dict[str, StoredTensor], directory: Path) -> str:
@@ -69,10 +57,13 @@ def input_embedding(tensors: dict[str, StoredTensor], directory: Path) -> str:
     return found[0]
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is missing or damaged: {error}") from error
+def count_parameters(directory: Path, *, is_tied: bool) -> int:
+    """Parameters of a model. `is_tied`: the output layer is the input embedding, and counts once.
+
+    Raises:
+        CheckpointError: files are missing or damaged, or hold no input embedding.
+    """
+    tensors = stored_tensors(directory)
+    if is_tied and input_embedding(tensors, directory) != OUTPUT_LAYER:
+        tensors.pop(OUTPUT_LAYER, None)
+    return sum(tensor.num_values for tensor in tensors.values())

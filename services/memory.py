@@ -1,0 +1,74 @@
+"""Turns `num_kv_tokens: auto` into numbers, the same in every service that reads the same settings and files."""
+
+from .allotment import ModelNeeds, allot
+from .config import MeshSettings, ModelSettings
+from .errors import StartupError
+from .model_size import DTYPE_BYTES, model_size
+from .weight_headers import input_embedding, stored_tensors
+
+
+def resolve_memory(settings: MeshSettings) -> MeshSettings:
+    """The same mesh with a number of KV tokens for every tier, which fits `memory_bytes` where that is given.
+
+    Reads headers of the weights, of all models on a device whose memory is given. Resolving twice changes
+    nothing.
+
+    Raises:
+        StartupError: "auto" on a device without memory_bytes, or what is asked for does not fit.
+        CheckpointError: a model's files are missing or damaged.
+    """
+    tiers: dict[str, ModelSettings] = {"slm": settings.slm, "llm": settings.llm}
+    budgets = {_canonical(device): num_bytes for device, num_bytes in settings.memory_bytes.items()}
+    used = {_canonical(device) for device in (settings.slm.device, settings.llm.device, settings.router.device)}
+    if len(budgets) < len(settings.memory_bytes) or budgets.keys() - used:
+        raise StartupError(
+            f"memory_bytes: {', '.join(settings.memory_bytes)} must be devices of this mesh, each named once; "
+            f"the models are on {', '.join(sorted(used))}",
+            field="memory_bytes",
+        )
+    for name, tier in tiers.items():
+        if tier.num_kv_tokens == "auto" and _canonical(tier.device) not in budgets:
+            raise StartupError(
+                f'{name}.num_kv_tokens is "auto", but memory_bytes does not tell how much of {tier.device} may be '
+                f"taken: set memory_bytes: {{{tier.device}: <bytes>}}, or {name}.num_kv_tokens to a number",
+                field="memory_bytes",
+            )
+    numbers: dict[str, int] = {}
+    for device, budget_bytes in budgets.items():
+        models = [_tier_needs(name, tier) for name, tier in tiers.items() if _canonical(tier.device) == device]
+        if _canonical(settings.router.device) == device:
+            models.append(_router_needs(settings))
+        numbers |= allot(device, budget_bytes, models)
+    changed = {name: tiers[name].model_copy(update={"num_kv_tokens": number}) for name, number in numbers.items()}
+    return settings.model_copy(update=changed)
+
+
+def _tier_needs(name: str, tier: ModelSettings) -> ModelNeeds:
+    size = model_size(tier.path, tier.dtype)
+    return ModelNeeds(
+        name=name,
+        weight_bytes=size.weight_bytes,
+        kv_bytes_per_token=size.kv_bytes_per_token,
+        block_size_tokens=tier.block_size_tokens,
+        num_kv_tokens=None if tier.num_kv_tokens == "auto" else tier.num_kv_tokens,
+    )
+
+
+def _router_needs(settings: MeshSettings) -> ModelNeeds:
+    """The router's weights and its copy of the small model's embedding, both in float32; no KV."""
+    embeddings = stored_tensors(settings.slm.path)
+    embedding = embeddings[input_embedding(embeddings, settings.slm.path)]
+    num_values = sum(tensor.num_values for tensor in stored_tensors(settings.router.path).values())
+    return ModelNeeds(
+        name="router",
+        weight_bytes=(num_values + embedding.num_values) * DTYPE_BYTES["float32"],
+        kv_bytes_per_token=0,
+        block_size_tokens=1,
+        num_kv_tokens=0,
+    )
+
+
+def _canonical(device: str) -> str:
+    """One spelling of a device: torch takes `cuda` for `cuda:0`, and there is one `cpu`."""
+    kind, _, index = device.partition(":")
+    return kind if kind == "cpu" else f"{kind}:{index or 0}"
