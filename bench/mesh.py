@@ -59,8 +59,10 @@ def chat_body(question: str, routing: dict[str, Any], **body: Any) -> dict[str, 
 
 
 @contextlib.asynccontextmanager
-async def running_mesh(**environment: str) -> AsyncIterator[Mesh]:
+async def running_mesh(*options: str, **environment: str) -> AsyncIterator[Mesh]:
     """Start `allroads up` on the embedded pair, on free ports, and stop it at the end.
+
+    `options` and `environment` are added to the command's own.
 
     Raises:
         RuntimeError: it did not become ready; its log is in the message.
@@ -69,7 +71,7 @@ async def running_mesh(**environment: str) -> AsyncIterator[Mesh]:
     started = time.monotonic()
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(  # noqa: ASYNC220 (nothing else runs in the loop yet)
-            [sys.executable, "-m", "allroads", "up", "--port", str(port), "--grpc-port", str(grpc_port)],
+            [sys.executable, "-m", "allroads", "up", "--port", str(port), "--grpc-port", str(grpc_port), *options],
             stdout=log,
             stderr=log,
             env=os.environ | environment,

@@ -9,16 +9,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..config import ModelSettings
+from ..config import CatchUp, ModelSettings
 from ..errors import StartupError
 from ..model_identity import identify_model
+from ..model_size import token_kv
 from ..vocabulary import Vocabulary, load_vocabulary
-from .attention import Row, SdpaBackend
+from .attention import AttentionBackend, KvShape, Row
 from .block_pool import BlockPool
+from .device import pick_device
 from .loading import DTYPES, load_config, load_model
-from .runner import ModelRunner
-from .sampling import sample
-from .scheduler import Scheduler
+from .logprobs import TokenLogprobs, token_logprobs
+from .opinions import Opinion, first_output, opinion_on
+from .runner import ModelRunner, Output
+from .sampling import is_sound, sample
+from .scheduler import Batch, Scheduler
+from .self_check import pick_forward
 from .sequence import Sequence, State
 
 
@@ -45,28 +50,33 @@ class Step:
     """[len(sequences), output rows], raw, padding at -inf."""
     hidden_states: Tensor
     """[len(sequences), hidden], after the final norm."""
+    logprobs: list[TokenLogprobs | None]
+    """Parallel to `proposals`; None for sequences that did not ask."""
+    opinions: list[Opinion]
+    """On tokens that others wrote, of sequences whose `opinions_from` asked for them."""
     failed: list[Sequence]
-    """Sequences for which the model produced NaN; they have no proposal."""
+    """Sequences for which the model produced NaN or nothing to choose from; they have no proposal."""
 
 
 class Engine:
     """Runs one model. Belongs to one thread."""
 
-    def __init__(self, runner: ModelRunner, backend: SdpaBackend, scheduler: Scheduler, facts: ModelFacts) -> None:
+    def __init__(self, runner: ModelRunner, backend: AttentionBackend, scheduler: Scheduler, facts: ModelFacts) -> None:
         self._runner = runner
         self._backend = backend
         self._scheduler = scheduler
+        self._suspect: set[int] = set()
+        """Blocks that may hold NaN and that others still read."""
         self.facts = facts
 
     @classmethod
-    def load(cls, settings: ModelSettings) -> "Engine":
-        """Load the model that the settings name.
+    def load(cls, settings: ModelSettings, *, catch_up: CatchUp = "off") -> "Engine":
+        """Load the model that the settings name. `catch_up`: when sequences that are ahead are computed.
 
         Raises:
             StartupError: its files are missing, damaged, or do not fit each other or the settings.
         """
-        if torch.device(settings.device).type != "cpu":
-            raise StartupError(f"device {settings.device!r} is not supported, only cpu is", field="device")
+        device = pick_device(settings.device)
         vocabulary = load_vocabulary(settings.path)
         config = load_config(settings.path)
         if config.vocab_size < len(vocabulary):
@@ -74,28 +84,28 @@ class Engine:
                 f"the model in {settings.path} has {config.vocab_size} output rows for {len(vocabulary)} tokens"
             )
         torch.set_num_threads(settings.num_threads)
+        dtype = DTYPES[settings.dtype]
         model = load_model(settings.path, dtype=settings.dtype, device=settings.device)
-        num_blocks = settings.num_kv_tokens // settings.block_size_tokens
-        max_context = min(config.max_position_embeddings, num_blocks * settings.block_size_tokens)
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        num_kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        backend = SdpaBackend(
-            num_layers=config.num_hidden_layers,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            num_blocks=num_blocks,
-            block_size=settings.block_size_tokens,
-            num_slots=settings.max_running,
-            max_blocks=-(-max_context // settings.block_size_tokens),
-            dtype=DTYPES[settings.dtype],
-            device=torch.device(settings.device),
+        block_size = settings.block_size_tokens
+        kv = token_kv(config.to_dict(), settings.path)
+        shape = KvShape(
+            num_layers=kv.num_layers,
+            num_kv_heads=kv.num_kv_heads,
+            head_dim=kv.head_dim,
+            num_blocks=settings.allotted_kv_tokens // block_size,
+            block_size=block_size,
+        )
+        max_context = min(config.max_position_embeddings, shape.num_blocks * block_size)
+        backend = device.attention(
+            shape, num_slots=settings.max_running, max_blocks=-(-max_context // block_size), dtype=dtype
         )
         scheduler = Scheduler(
-            BlockPool(num_blocks, settings.block_size_tokens),
+            BlockPool(shape.num_blocks, block_size, shares_prefixes=settings.shares_prefixes),
             max_context=max_context,
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,
             max_step_tokens=settings.max_step_tokens,
+            catch_up=catch_up,
         )
         identity = identify_model(settings.path)
         facts = ModelFacts(
@@ -105,24 +115,20 @@ class Engine:
             hidden_size=config.hidden_size,
             num_parameters=identity.num_parameters,
             max_context=max_context,
-            kv_bytes_per_token=2 * config.num_hidden_layers * num_kv_heads * head_dim * DTYPES[settings.dtype].itemsize,
+            kv_bytes_per_token=kv.num_bytes(settings.dtype),
         )
-        return cls(ModelRunner(model, backend, len(vocabulary)), backend, scheduler, facts)
+        forward = pick_forward(model, device, shape, max_context)
+        return cls(ModelRunner(forward, backend, len(vocabulary), device.torch_device), backend, scheduler, facts)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Who runs and who waits, for its counters."""
+        return self._scheduler
 
     @property
     def pool(self) -> BlockPool:
         """The KV pool, for its counters."""
         return self._scheduler.pool
-
-    @property
-    def num_running(self) -> int:
-        """Sequences with KV, pending ones included."""
-        return self._scheduler.num_running
-
-    @property
-    def num_waiting(self) -> int:
-        """Sequences that wait for KV."""
-        return self._scheduler.num_waiting
 
     def open(self, sequence: Sequence) -> None:
         """Let a new sequence in; it waits until its KV is reserved.
@@ -137,8 +143,7 @@ class Engine:
         """Reserve KV for waiting sequences; those that got it are running now."""
         admitted = self._scheduler.admit()
         for sequence in admitted:
-            blocks = torch.tensor(sequence.blocks, device=self._backend.block_table.device)
-            self._backend.block_table[sequence.slot, : len(blocks)] = blocks
+            self._backend.assign(sequence.slot, sequence.blocks)
         return admitted
 
     def pend(self, sequence: Sequence) -> None:
@@ -149,8 +154,26 @@ class Engine:
         """Schedule a pending sequence again."""
         sequence.move(State.RUNNING)
 
+    def truncate(self, sequence: Sequence, length: int) -> None:
+        """Forget a sequence's tokens from `length` on. A block that others may share is not written again.
+
+        Nor is the one with the last token that is kept, since that may be fed once more (`Sequence.rewind`).
+
+        Raises:
+            Internal: the length is negative or beyond the end.
+            ResourceExhausted: a shared block must be replaced, and none is free; nothing was changed.
+        """
+        first = max(length - 1, 0) // self.pool.block_size
+        if first < sequence.num_registered_blocks:
+            self._leave_shared(sequence, first)
+        sequence.truncate(length)
+
     def close(self, sequence: Sequence) -> None:
-        """Free everything that a sequence holds, whatever its state."""
+        """Free everything that a sequence holds, whatever its state; what it computed can be shared until reused."""
+        if sequence.slot >= 0:
+            self.pool.register(sequence.blocks, sequence.tokens[: sequence.num_computed])
+        if self._suspect:
+            self._clear(self._suspect.intersection(sequence.blocks))
         self._scheduler.remove(sequence)
 
     @torch.inference_mode()
@@ -163,28 +186,77 @@ class Engine:
         token_ids: list[int] = []
         for sequence, count in batch:
             start, end = sequence.num_computed, sequence.num_computed + count
-            rows.append(Row(sequence.slot, start, end))
+            rows.append(Row(sequence.slot, start, end, end - first_output(sequence, end)))
             token_ids += sequence.tokens[start:end]
         output = self._runner.forward(rows, token_ids)
         for sequence, count in batch:
             sequence.num_computed += count
             sequence.num_positions += count
-        return self._propose(batch, output.logits, output.hidden_states)
+        return self._propose(batch, rows, output)
 
-    def _propose(self, batch: list[tuple[Sequence, int]], logits: Tensor, hidden_states: Tensor) -> Step:
-        """Draw a token for each row that is complete and sound."""
-        sound = (~logits.isnan().any(dim=-1)).tolist()
-        failed = [sequence for (sequence, _), fine in zip(batch, sound, strict=True) if not fine]
-        for sequence in failed:
-            self._backend.clear(sequence.blocks)
-        kept = [row for row, (sequence, _) in enumerate(batch) if sound[row] and not sequence.num_uncomputed]
-        if len(kept) < len(batch):
+    def _propose(self, batch: Batch, rows: list[Row], output: Output) -> Step:
+        """Draw a token for each row that is complete and sound; say what was asked of the others."""
+        sound = is_sound(output.logits).tolist()
+        kept: list[int] = []
+        sequences: list[Sequence] = []
+        opinions: list[Opinion] = []
+        failed: list[Sequence] = []
+        end = 0
+        for (sequence, _), row in zip(batch, rows, strict=True):
+            begin, end = end, end + row.num_outputs
+            if not all(sound[begin:end]):
+                self._disown(sequence)
+                failed.append(sequence)
+                continue
+            if row.end > sequence.opinions_from - 1:
+                opinion = opinion_on(sequence, row.end - row.num_outputs + 1, output.logits[begin:end])
+                opinions += [opinion] if opinion else []
+            if sequence.num_uncomputed or sequence.is_ahead:
+                continue
+            if not sequence.is_prompt_registered:
+                self._register_prompt(sequence)
+            kept.append(end - 1)
+            sequences.append(sequence)
+        logits, hidden_states = output.logits, output.hidden_states
+        if len(kept) < end:
             index = torch.tensor(kept, dtype=torch.int64, device=logits.device)
             logits, hidden_states = logits[index], hidden_states[index]
-        sequences = [batch[row][0] for row in kept]
-        proposals = (
-            sample(logits, [s.sampling for s in sequences], [s.position for s in sequences]).tolist()
-            if sequences
-            else []
-        )
-        return Step(sequences, proposals, logits, hidden_states, failed)
+        proposals = sample(logits, sequences).tolist() if sequences else []
+        logprobs = token_logprobs(logits, sequences, proposals)
+        return Step(sequences, proposals, logits, hidden_states, logprobs, opinions, failed)
+
+    def _register_prompt(self, sequence: Sequence) -> None:
+        """Let others share a prompt as soon as it is computed; not its last token, which may be fed again."""
+        sequence.is_prompt_registered = True
+        prompt = sequence.tokens[: sequence.num_prompt_tokens - 1]
+        self.pool.register(sequence.blocks, prompt)
+        num_blocks = len(prompt) // self.pool.block_size
+        sequence.num_registered_blocks = max(sequence.num_registered_blocks, num_blocks)
+
+    def _leave_shared(self, sequence: Sequence, first: int) -> None:
+        """Make a sequence's blocks from `first` on its own, so that they can be written again."""
+        pool = self.pool
+        own = slice(first, sequence.num_registered_blocks)
+        shared = [index for index in range(own.start, own.stop) if pool.is_shared(sequence.blocks[index])]
+        fresh = pool.allocate(len(shared))
+        pool.forget([block for block in sequence.blocks[own] if not pool.is_shared(block)])
+        pool.free([sequence.blocks[index] for index in shared])
+        for index, block in zip(shared, fresh, strict=True):
+            sequence.blocks[index] = block
+        if shared:
+            # A fresh block holds nothing yet: what the kept tokens need of it is computed again.
+            sequence.num_computed = min(sequence.num_computed, shared[0] * pool.block_size)
+            self._backend.assign(sequence.slot, sequence.blocks)
+        sequence.num_registered_blocks = first
+
+    def _disown(self, sequence: Sequence) -> None:
+        """Keep NaN in a sequence's KV from whoever gets its blocks next."""
+        self.pool.forget(sequence.blocks)
+        self._clear(set(sequence.blocks))
+        sequence.num_computed = 0
+
+    def _clear(self, blocks: set[int]) -> None:
+        """Clear blocks whose only holder is about to give them up; the others when theirs does."""
+        shared = {block for block in blocks if self.pool.is_shared(block)}
+        self._backend.clear(sorted(blocks - shared))
+        self._suspect = (self._suspect - blocks) | shared

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from ..errors import CheckpointError
 from .attention import ATTENTION_NAME
@@ -19,6 +20,7 @@ def load_model(directory: Path, *, dtype: str, device: str) -> PreTrainedModel:
         CheckpointError: files are missing, damaged, or do not fit each other.
     """
     _require_files(directory)
+    transformers_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,

@@ -1,62 +1,94 @@
 """One forward pass over a packed batch of rows."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .attention import AttentionBackend, Row
+from .attention import AttentionBackend, Plan, Row
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a pass gives at each row's last token."""
+    """What a pass gives at the positions that were asked for, row after row."""
 
     logits: Tensor
-    """[rows, output rows], raw, padding rows of the vocabulary at -inf."""
+    """[outputs, output rows], raw, padding rows of the vocabulary at -inf."""
     hidden_states: Tensor
-    """[rows, hidden], after the final norm: what the LM head multiplies."""
+    """[outputs, hidden], after the final norm: what the LM head multiplies."""
+
+
+class Forward(Protocol):
+    """A model's pass over packed tokens."""
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, outputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+        """Logits [outputs, output rows] and post-norm hidden states [outputs, hidden].
+
+        Args:
+            token_ids: int64 [tokens].
+            positions: int64 [tokens], of each token in its own sequence.
+            outputs: int64 [outputs], indices into the tokens.
+            plan: what attention needs.
+        """
+        ...
+
+
+class TransformersForward:
+    """The whole `forward` of any causal model of transformers, unmodified but for its attention."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._hidden_states = torch.empty(0)
+        # The head's input, and not a call of the inner model and the head by ourselves: some models scale or
+        # cap their logits after the head.
+        model.get_output_embeddings().register_forward_pre_hook(self._keep_hidden_states)
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, outputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+        """See `Forward`."""
+        result: Any = self._model(
+            input_ids=token_ids.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=outputs,
+            plan=plan,
+        )
+        return result.logits[0], self._hidden_states[0]
+
+    def _keep_hidden_states(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._hidden_states = inputs[0]
 
 
 class ModelRunner:
     """Feeds packed tokens through a model whose attention reads and writes the backend's KV."""
 
-    def __init__(self, model: PreTrainedModel, backend: AttentionBackend, num_tokens: int) -> None:
+    def __init__(self, forward: Forward, backend: AttentionBackend, num_tokens: int, device: torch.device) -> None:
         """`num_tokens`: ids that the tokenizer knows; rows of the output layer beyond are padding."""
-        self._model = model
+        self._forward = forward
         self._backend = backend
         self._num_tokens = num_tokens
-        self._device = next(model.parameters()).device
-        self._hidden_states = torch.empty(0)
-        model.get_output_embeddings().register_forward_pre_hook(self._keep_hidden_states)
+        self._device = device
 
     @torch.inference_mode()
     def forward(self, rows: list[Row], token_ids: list[int]) -> Output:
-        """Compute the KV of the rows' tokens, and logits and hidden state at the last token of each row.
+        """Compute the KV of the rows' tokens, and logits and hidden state at the last `num_outputs` of each row.
 
         Args:
             rows: rows of the step.
             token_ids: the rows' new tokens, end to end.
         """
-        ids = torch.tensor([token_ids], device=self._device)
-        positions = torch.tensor([[p for row in rows for p in range(row.start, row.end)]], device=self._device)
-        last, end = [], 0
+        positions: list[int] = []
+        outputs: list[int] = []
         for row in rows:
-            end += row.end - row.start
-            last.append(end - 1)
-        result: Any = self._model(
-            input_ids=ids,
-            position_ids=positions,
-            use_cache=False,
-            logits_to_keep=torch.tensor(last, device=self._device),
-            plan=self._backend.plan(rows),
+            positions += range(row.start, row.end)
+            outputs += range(len(positions) - row.num_outputs, len(positions))
+        logits, hidden_states = self._forward(
+            torch.tensor(token_ids, device=self._device),
+            torch.tensor(positions, device=self._device),
+            torch.tensor(outputs, device=self._device),
+            self._backend.plan(rows),
         )
-        logits, hidden_states = result.logits[0], self._hidden_states
         if logits.shape[-1] > self._num_tokens:
             logits[:, self._num_tokens :] = float("-inf")
-        return Output(logits, hidden_states[0])
-
-    def _keep_hidden_states(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._hidden_states = inputs[0]
+        return Output(logits, hidden_states)

@@ -4,44 +4,17 @@ A draw depends on (seed, position) alone: neither on the batch nor on which mode
 tokens do not change with its neighbours, and a schedule of draws can be known ahead.
 """
 
-import math
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument
+from .penalties import adjust_logits
+from .sampling_params import Row, SamplingParams
+
+__all__ = ["Row", "SamplingParams", "is_sound", "sample", "uniform"]
 
 _MASK = (1 << 64) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How a request's tokens are drawn, and what ends it."""
-
-    temperature: float = 1.0
-    """0 is greedy."""
-    top_p: float = 1.0
-    top_k: int = 0
-    """0 means all."""
-    min_p: float = 0.0
-    seed: int = 0
-    stop_token_ids: frozenset[int] = frozenset()
-    """A committed token of these ends the answer."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range, naming the field."""
-        _check("temperature", self.temperature, 0.0, 100.0)
-        _check("top_p", self.top_p, 1e-6, 1.0)
-        _check("min_p", self.min_p, 0.0, 1.0)
-        if self.top_k < 0:
-            raise InvalidArgument("top_k must be 0 (all) or more", field="top_k")
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
-        return self.temperature < 1e-5
 
 
 def uniform(seed: int, position: int) -> float:
@@ -52,47 +25,70 @@ def uniform(seed: int, position: int) -> float:
     return ((state ^ (state >> 31)) >> 11) * 2.0**-53
 
 
-def sample(logits: Tensor, params: SequenceOf[SamplingParams], positions: SequenceOf[int]) -> Tensor:
-    """One token id for each row.
+def is_sound(logits: Tensor) -> Tensor:
+    """Rows from which a token can be chosen, bool [n]: no NaN, nothing infinitely likely, not all -inf.
 
     Args:
-        logits: float [n, vocabulary], raw; rows of padding already -inf.
-        params: n sampling parameters.
-        positions: n places in the answer.
+        logits: float [n, vocabulary], raw.
+    """
+    return logits.amax(dim=-1).isfinite()
+
+
+def sample(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
+    """One token id for each row, the same whatever the other rows are.
+
+    A row that is not sound gets some id, and does not disturb the others. One for which `min_tokens` leaves
+    no token at all may end: it gets a stop token.
+
+    Args:
+        logits: float [n, vocabulary], raw; rows of padding already -inf. Not changed.
+        rows: n rows.
 
     Returns:
         int64 [n].
     """
     token_ids = logits.argmax(dim=-1)
-    drawn = [row for row, param in enumerate(params) if not param.is_greedy]
+    drawn = [index for index, row in enumerate(rows) if not row.sampling.is_greedy]
     if drawn:
-        rows = torch.tensor(drawn)
-        token_ids[rows] = _draw(logits[rows].float(), [params[r] for r in drawn], [positions[r] for r in drawn])
+        chosen = [rows[index] for index in drawn]
+        token_ids[drawn] = _draw(_adjusted(logits, drawn, chosen), chosen)
+    greedy = [index for index, row in enumerate(rows) if row.sampling.is_greedy and row.sampling.adjusts_logits]
+    if greedy:
+        token_ids[greedy] = _adjusted(logits, greedy, [rows[index] for index in greedy]).argmax(dim=-1)
     return token_ids
 
 
-def _draw(logits: Tensor, params: list[SamplingParams], positions: list[int]) -> Tensor:
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=logits.device).unsqueeze(1)
+def _adjusted(logits: Tensor, indices: list[int], rows: SequenceOf[Row]) -> Tensor:
+    """A copy of some rows' logits in float32, as their parameters want it."""
+    own = logits[indices].float()
+    adjust_logits(own, rows)
+    return own
 
-    temperature = column([p.temperature for p in params])
-    scaled, order = (logits / temperature).sort(dim=-1, descending=True, stable=True)
-    probabilities = scaled.softmax(dim=-1)
-    before = probabilities.cumsum(dim=-1) - probabilities
-    rank = torch.arange(logits.shape[-1], device=logits.device)
-    top_k = torch.tensor([[p.top_k or logits.shape[-1]] for p in params], device=logits.device)
-    top_p = column([p.top_p for p in params])
-    min_p = column([p.min_p for p in params])
-    kept = (rank < top_k) & (before < top_p) & (probabilities >= min_p * probabilities[:, :1])
-    # The likeliest token always stands, so a row is never empty.
+
+def _draw(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
+    """The first token, likeliest first, at which the cumulative probability passes the row's own number."""
+    num_tokens = logits.shape[-1]
+    # One tensor, since each that is made of numbers is a copy to the device.
+    columns = torch.tensor([_limits(row, num_tokens) for row in rows], dtype=torch.float64, device=logits.device)
+    temperature, top_k, top_p, min_p, point = columns.T.unsqueeze(-1)
+    scaled, order = (logits / temperature.float()).sort(dim=-1, descending=True, stable=True)
+    # In float64: how a sum is cut depends on the batch's shape on some devices, and must not change a draw.
+    weights = (scaled - scaled[:, :1]).double().exp()
+    before = weights.cumsum(dim=-1) - weights
+    total = before[:, -1:] + weights[:, -1:]
+    rank = torch.arange(num_tokens, device=logits.device)
+    # The likeliest token has weight 1.
+    kept = (rank < top_k) & (before < top_p * total) & (weights >= min_p)
+    # It always stands, so a row is never empty.
     kept[:, 0] = True
-    cumulative = (probabilities * kept).cumsum(dim=-1)
-    point = column([uniform(p.seed, position) for p, position in zip(params, positions, strict=True)])
+    cumulative = torch.where(kept, weights, 0.0).cumsum(dim=-1)
     index = torch.searchsorted(cumulative, point * cumulative[:, -1:], right=True)
     last_kept = (kept * (rank + 1)).argmax(dim=-1, keepdim=True)
     return order.gather(1, torch.minimum(index, last_kept)).squeeze(1)
 
 
-def _check(field: str, value: float, low: float, high: float) -> None:
-    if not math.isfinite(value) or not low <= value <= high:
-        raise InvalidArgument(f"{field} must be a number from {low:g} to {high:g}, not {value}", field=field)
+def _limits(row: Row, num_tokens: int) -> tuple[float, ...]:
+    """What a draw goes by: temperature, top_k, top_p, min_p, and the row's own number."""
+    params = row.sampling
+    point = uniform(params.seed, row.position)
+    return params.temperature, params.top_k or num_tokens, params.top_p, params.min_p, point

@@ -1,5 +1,6 @@
 """One request's tokens and KV on one model."""
 
+import sys
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -54,14 +55,24 @@ class Sequence:
     """Row of the engine's block table; -1 without one."""
     num_bypassed: int = 0
     """How often a later sequence got blocks while this one waited."""
+    num_cached: int = 0
+    """Tokens whose KV was in the pool when it was admitted, computed for an earlier sequence."""
+    num_registered_blocks: int = 0
+    """Leading blocks that the pool knows by what they hold, so that others may share them."""
+    is_prompt_registered: bool = False
+    """Whether the pool knows its prompt's blocks."""
+    is_ahead: bool = False
+    """Its tokens but the last are computed in the background, and nothing is proposed."""
+    opinions_from: int = sys.maxsize
+    """First token of which the model is to say whether it would have written it."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens to feed before the next proposal."""
-        return len(self.tokens) - self.num_computed
+        """Tokens to feed before the next proposal; ahead of it, all that can be fed without making one."""
+        return len(self.tokens) - self.num_computed - self.is_ahead
 
     @property
     def position(self) -> int:

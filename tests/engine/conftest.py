@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from allroads.config import ModelSettings
+from allroads.config import CatchUp, ModelSettings
 from allroads.engine.engine import Engine
 from allroads.engine.sampling import SamplingParams
 from allroads.engine.sequence import Sequence
@@ -38,8 +38,8 @@ def reference(model_path: Path) -> Callable[[list[int]], torch.Tensor]:
 
 @pytest.fixture
 def make_engine(model_path: Path) -> Callable[..., Engine]:
-    def make(**settings: int) -> Engine:
-        return Engine.load(ModelSettings.model_validate({"path": model_path, **settings}))
+    def make(*, catch_up: CatchUp = "off", **settings: int) -> Engine:
+        return Engine.load(ModelSettings.model_validate({"path": model_path, **settings}), catch_up=catch_up)
 
     return make
 

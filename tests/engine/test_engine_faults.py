@@ -62,7 +62,7 @@ def test_nan_in_the_kv_does_not_reach_the_next_who_gets_the_blocks(make_engine: 
     engine.admit()
     engine.step()
     poisoned.append([9])
-    engine._backend.values[:, :] = float("nan")
+    engine._backend.kv[:] = float("nan")
     step = engine.step()
     assert step is not None
     assert step.failed == [poisoned]

@@ -1,0 +1,82 @@
+"""What a model thinks of tokens that another one wrote, read off the pass that catches up on them.
+
+The logits at the position before a token say what this model would have written in its place, from the
+same prefix and with the same draw. No pass is run for it: the tokens must be fed anyway at a hand-off.
+"""
+
+import sys
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .sampling import SamplingParams, sample
+from .sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a model would have written at [start, start + len(token_ids)) of a sequence."""
+
+    sequence: Sequence
+    start: int
+    token_ids: list[int]
+
+    @property
+    def num_agreed(self) -> int:
+        """At how many of these places the sequence holds just that."""
+        there = self.sequence.tokens[self.start : self.start + len(self.token_ids)]
+        return sum(mine == its for mine, its in zip(self.token_ids, there, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A sequence as it was when it had `length` tokens."""
+
+    sequence: Sequence
+    length: int
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How its tokens are drawn."""
+        return self.sequence.sampling
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that it had."""
+        return self.sequence.tokens[: self.length]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return self.sequence.num_prompt_tokens
+
+    @property
+    def position(self) -> int:
+        """Place in the answer of the token that came next."""
+        return self.length - self.sequence.num_prompt_tokens
+
+
+def first_output(sequence: Sequence, end: int) -> int:
+    """The first token index in [num_computed, end) whose logits are needed to run a sequence up to `end`."""
+    return max(sequence.num_computed, min(end, sequence.opinions_from) - 1)
+
+
+def opinion_on(sequence: Sequence, start: int, logits: Tensor) -> Opinion | None:
+    """The opinion on tokens [start, ...) of a sequence, of which as many as are known get one.
+
+    Args:
+        sequence: its tokens.
+        start: index of the token that the first row of logits predicts.
+        logits: [n, vocabulary], raw.
+    """
+    first = max(start, sequence.opinions_from)
+    last = min(start + len(logits), len(sequence))
+    if first >= last:
+        return None
+    chosen = logits[first - start : last - start]
+    if sequence.sampling.is_greedy and not sequence.sampling.adjusts_logits:
+        token_ids = chosen.argmax(dim=-1)
+    else:
+        token_ids = sample(chosen, [Past(sequence, length) for length in range(first, last)])
+    sequence.opinions_from = last if last < len(sequence) else sys.maxsize
+    return Opinion(sequence, first, token_ids.tolist())

@@ -1,0 +1,157 @@
+"""Paged attention by gathering blocks and torch's scaled_dot_product_attention. For the CPU."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from .attention import KvShape, Row
+
+_LONGEST_PADDED = 32
+"""Rows with more new tokens than this are attended alone; shorter ones are padded to each other."""
+
+
+class SdpaBackend:
+    """KV as [layers, 2 * kv_heads, slots, head_dim]: a block of a head is one piece of memory.
+
+    Query heads that share a KV head are laid end to end as queries of that head, so nothing is repeated.
+    """
+
+    def __init__(self, shape: KvShape, *, num_slots: int, max_blocks: int, dtype: torch.dtype) -> None:
+        self.shape = shape
+        num_heads, block_size = 2 * shape.num_kv_heads, shape.block_size
+        # Zeros, since a masked key still counts as 0 x value, which must not be 0 x NaN. The system gives zeroed
+        # pages when they are first written, so an idle pool costs address space only.
+        self.kv = torch.zeros((shape.num_layers, num_heads, shape.num_blocks * block_size, shape.head_dim), dtype=dtype)
+        self.blocks_of = self.kv.view(shape.num_layers, num_heads * shape.num_blocks, block_size * shape.head_dim)
+        self._block_table = torch.zeros((num_slots, max_blocks), dtype=torch.int64)
+        self._head_offsets = (torch.arange(num_heads) * shape.num_blocks).view(2, 1, shape.num_kv_heads, 1)
+        # Window i of `_reach` lets the keys before `max_length - i` through, and hides the others.
+        self._max_length = max_blocks * block_size
+        self._reach = torch.zeros(2 * self._max_length, dtype=dtype)
+        self._reach[self._max_length :] = float("-inf")
+
+    def assign(self, slot: int, blocks: list[int]) -> None:
+        """See `AttentionBackend.assign`."""
+        self._block_table[slot, : len(blocks)] = torch.tensor(blocks, dtype=torch.int64)
+
+    def clear(self, blocks: list[int]) -> None:
+        """See `AttentionBackend.clear`."""
+        shape = self.shape
+        self.kv.view(shape.num_layers, 2 * shape.num_kv_heads, shape.num_blocks, -1)[:, :, blocks] = 0
+
+    def plan(self, rows: list[Row]) -> "SdpaPlan":
+        """Plan a step. Single-token rows are attended together, short extends padded, long ones alone."""
+        offsets = [0]
+        for row in rows:
+            offsets.append(offsets[-1] + row.length)
+        if offsets[-1] == len(rows):
+            return SdpaPlan(self, self._slots_written(rows), [self._group(rows, None)])
+        single: list[int] = []
+        short: list[int] = []
+        long: list[int] = []
+        for index, row in enumerate(rows):
+            (single if row.length == 1 else short if row.length <= _LONGEST_PADDED else long).append(index)
+        parts = [part for part in (single, short, *([index] for index in long)) if part]
+        groups = [
+            self._group([rows[index] for index in part], [offsets[index] for index in part] if parts[1:] else None)
+            for part in parts
+        ]
+        return SdpaPlan(self, self._slots_written(rows), groups)
+
+    def _slots_written(self, rows: list[Row]) -> Tensor:
+        """Slots of all new tokens, int64 [tokens]."""
+        table_rows = torch.tensor([row.slot for row in rows])
+        positions = torch.tensor([row.start for row in rows])
+        if any(row.length > 1 for row in rows):
+            lengths = torch.tensor([row.length for row in rows])
+            table_rows = table_rows.repeat_interleave(lengths)
+            positions = torch.cat([torch.arange(row.start, row.end) for row in rows])
+        block_size = self.shape.block_size
+        blocks = self._block_table[table_rows, positions // block_size]
+        return blocks.mul_(block_size).add_(positions % block_size)
+
+    def _group(self, rows: list[Row], offsets: list[int] | None) -> "_Group":
+        """Rows to attend together. `offsets`: where each one's tokens begin; None where the rows are the whole step."""
+        longest = max(row.length for row in rows)
+        num_keys = max(row.end for row in rows)
+        num_blocks = -(-num_keys // self.shape.block_size)
+        blocks = self._block_table[torch.tensor([row.slot for row in rows]), :num_blocks]
+        read = (blocks.view(1, len(rows), 1, num_blocks) + self._head_offsets).view(-1)
+        starts = torch.tensor([row.start for row in rows]).view(-1, 1)
+        local = torch.arange(longest)
+        mask = None
+        if longest > 1 or len(rows) > 1:
+            windows = self._reach.unfold(0, num_keys, 1)
+            mask = windows[self._max_length - 1 - starts - local].unsqueeze(1)
+        if offsets is None and all(row.length == longest for row in rows):
+            return _Group(len(rows), longest, num_keys, None, None, read, mask)
+        if offsets is None:
+            offsets = [0]
+            for row in rows:
+                offsets.append(offsets[-1] + row.length)
+            offsets.pop()
+        tokens = torch.tensor(offsets).view(-1, 1) + local
+        valid = local < torch.tensor([row.length for row in rows]).view(-1, 1)
+        padded = torch.where(valid, tokens, tokens[:, :1])
+        return _Group(len(rows), longest, num_keys, padded.view(-1), valid.view(-1).nonzero().view(-1), read, mask)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows that are attended in one call, padded to the longest."""
+
+    num_rows: int
+    length: int
+    """Queries of each row, padding included."""
+    num_keys: int
+    tokens: Tensor | None
+    """int64 [rows * length]: packed token of each padded query; None where all tokens are here in order."""
+    valid: Tensor | None
+    """int64: those places of `tokens` that are no padding; None as above."""
+    read: Tensor
+    """int64 [2 * rows * kv_heads * blocks]: the pieces of KV that are read."""
+    mask: Tensor | None
+    """[rows, 1, length, keys]: 0 or -inf; None where nothing is hidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class SdpaPlan:
+    """One step's reads and writes."""
+
+    backend: SdpaBackend
+    written: Tensor
+    groups: list[_Group]
+
+    def attend(self, layer: int, query: Tensor, key_value: Tensor, scaling: float) -> Tensor:
+        """See `Plan.attend`."""
+        self.backend.kv[layer].index_copy_(1, self.written, key_value.transpose(0, 1))
+        first = self.groups[0]
+        if first.tokens is None:
+            return self._attend_group(layer, first, query, scaling)
+        out = query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
+        for group in self.groups:
+            if group.tokens is not None and group.valid is not None:
+                attended = self._attend_group(layer, group, query.index_select(0, group.tokens), scaling)
+                out.index_copy_(0, group.tokens[group.valid], attended.index_select(0, group.valid))
+        return out
+
+    def _attend_group(self, layer: int, group: _Group, query: Tensor, scaling: float) -> Tensor:
+        """[rows * length, heads * head_dim] from the queries [rows * length, heads, head_dim] of a group."""
+        shape = self.backend.shape
+        rows, length, kv_heads, width = group.num_rows, group.length, shape.num_kv_heads, shape.head_dim
+        read = self.backend.blocks_of[layer].index_select(0, group.read).view(2, rows, kv_heads, -1, width)
+        keys, values = read[0, :, :, : group.num_keys], read[1, :, :, : group.num_keys]
+        if length == 1:
+            queries = query.reshape(rows, kv_heads, -1, width)
+            return scaled_dot_product_attention(queries, keys, values, attn_mask=group.mask, scale=scaling).view(
+                rows, -1
+            )
+        grouped = query.view(rows, length, kv_heads, -1, width).permute(0, 2, 3, 1, 4)
+        heads_per_kv = grouped.shape[2]
+        mask = group.mask if group.mask is None or heads_per_kv == 1 else group.mask.repeat(1, 1, heads_per_kv, 1)
+        queries = grouped.reshape(rows, kv_heads, heads_per_kv * length, width)
+        attended = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scaling)
+        by_token = attended.view(rows, kv_heads, heads_per_kv, length, width).permute(0, 3, 1, 2, 4)
+        return by_token.reshape(rows * length, -1)
