@@ -1,11 +1,9 @@
 """The frame of every gRPC service: address, health, reflection, graceful stop."""
 
 import asyncio
-import logging
-import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -15,8 +13,6 @@ from grpc_reflection.v1alpha import reflection
 
 from ..errors import StartupError
 from .channels import server_options
-
-logger = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 
@@ -72,25 +68,6 @@ class ServiceServer:
                 while is_busy():  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_S)
         await self.grpc.stop(None)
-
-
-@asynccontextmanager
-async def stop_signal() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM or SIGINT sets, while the context is open."""
-    event = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def on_signal(name: str) -> None:
-        logger.info("%s: stopping", name)
-        event.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number.name)
-    try:
-        yield event
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
 
 
 async def first_of(event: asyncio.Event, *tasks: "asyncio.Task[None]") -> None:

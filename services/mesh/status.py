@@ -1,5 +1,7 @@
 """Our error codes on the wire and as gRPC status: one table, both ways."""
 
+import math
+
 import grpc
 
 from ..errors import AllroadsError, Code, error_of
@@ -34,16 +36,23 @@ _STATUS: dict[Code, grpc.StatusCode] = {
 _FROM_STATUS: dict[grpc.StatusCode, Code] = {
     status: code for code, status in _STATUS.items() if code not in (Code.NOT_A_NUMBER, Code.CONTEXT_LENGTH_EXCEEDED)
 }
+_LONGEST_MS = 2**32 - 1
 
 
 def to_wire(error: AllroadsError) -> pb.Error:
     """An error as it travels inside a stream."""
-    return pb.Error(code=_WIRE[error.code], message=error.message, field=error.field)
+    wire = pb.Error(code=_WIRE[error.code], message=error.message, field=error.field)
+    if error.retry_after_s is not None:
+        # Rounded up: who comes back too early is refused again.
+        wire.retry_after_ms = math.ceil(min(max(error.retry_after_s * 1000, 0), _LONGEST_MS))
+    return wire
 
 
 def from_wire(error: pb.Error) -> AllroadsError:
     """An error that came inside a stream; an unknown code is an internal one."""
-    return error_of(_CODES.get(error.code, Code.INTERNAL), error.message, field=error.field)
+    code = _CODES.get(error.code, Code.INTERNAL)
+    retry_after_s = error.retry_after_ms / 1000 if error.HasField("retry_after_ms") else None
+    return error_of(code, error.message, field=error.field, retry_after_s=retry_after_s)
 
 
 def grpc_status(error: AllroadsError) -> grpc.StatusCode:

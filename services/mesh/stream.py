@@ -10,27 +10,29 @@ from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar, cast
 
 import grpc
+from google.protobuf.message import Message
 
-from ..errors import AllroadsError, ResourceExhausted, Unavailable
+from ..errors import AllroadsError, InvalidArgument, ResourceExhausted, Unavailable
 from .status import from_rpc
 
 logger = logging.getLogger(__name__)
 
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
+MessageT = TypeVar("MessageT")
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
 
 MAX_QUEUED_MESSAGES = 4096
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.3
 
 
-class Outbox(Generic[RequestT]):
+class Outbox(Generic[MessageT]):
     """A bounded queue of messages on their way to a peer. Belongs to one event loop."""
 
     def __init__(self, maxsize: int = MAX_QUEUED_MESSAGES) -> None:
-        self._queue: asyncio.Queue[RequestT | None] = asyncio.Queue(maxsize)
+        self._queue: asyncio.Queue[MessageT | None] = asyncio.Queue(maxsize)
         self._error: AllroadsError | None = None
 
-    def put(self, message: RequestT) -> None:
+    def put(self, message: MessageT) -> None:
         """Queue a message.
 
         Raises:
@@ -48,7 +50,7 @@ class Outbox(Generic[RequestT]):
             self._queue.get_nowait()
         self._queue.put_nowait(None)
 
-    async def messages(self) -> AsyncIterator[RequestT]:
+    async def messages(self) -> AsyncIterator[MessageT]:
         """Messages in order, without end.
 
         Raises:
@@ -66,6 +68,7 @@ class PeerStream(Generic[RequestT, ResponseT]):
     `on_up` is called when the peer's handler has answered, `on_response` for each message, `on_down`
     once for each loss of a stream that was up. All three run in the event loop and must not block.
     What was queued when a stream is lost is dropped: `on_up` says what the new one must be told.
+    `max_message_bytes` is the channel's own limit; without it, no message is checked before it is sent.
     """
 
     def __init__(
@@ -76,8 +79,10 @@ class PeerStream(Generic[RequestT, ResponseT]):
         on_up: Callable[[], None],
         on_response: Callable[[ResponseT], None],
         on_down: Callable[[AllroadsError], None],
+        max_message_bytes: int | None = None,
     ) -> None:
         self.name = name
+        self._max_message_bytes = max_message_bytes
         self._open_call = open_call
         self._on_up, self._on_response, self._on_down = on_up, on_response, on_down
         self._outbox: Outbox[RequestT] | None = None
@@ -92,10 +97,16 @@ class PeerStream(Generic[RequestT, ResponseT]):
 
         Raises:
             Unavailable: the peer is out of reach.
+            InvalidArgument: the message is over the limit. On the wire it would end the stream and all it carries.
             ResourceExhausted: the peer does not keep up.
         """
         if self._outbox is None:
             raise Unavailable(f"{self.name} is out of reach")
+        limit = self._max_message_bytes
+        if limit is not None and (size := message.ByteSize()) > limit:
+            raise InvalidArgument(
+                f"a message to {self.name} of {size} bytes is over the limit of {limit}; raise max_message_bytes"
+            )
         self._outbox.put(message)
 
     async def run(self) -> None:

@@ -1,33 +1,29 @@
 """Passes the tensors of batches to the peer of a stream, through a region where both can reach one.
 
-The region is cut into equal slots. A batch leases one for all its tensors, until the peer has answered;
-when none is free, or the batch is too big, it goes inline. A slot begins with the generation of its
-lease, written before the tensors are: whoever reads the tensors and then finds the generation he was
-told has read the right lease, whole.
+Transports are tried in order, each by a region that the peer really reads. A batch leases one slot of the
+region for all its tensors, until the peer has answered; when none is free, or the batch is too big, it
+goes inline.
 """
 
 import logging
 import secrets
-import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
 from torch import Tensor
 
-from .regions import MAX_REGION_BYTES, SharedRegion, boot_id
-from .tensors import bytes_of, inline_reference, slice_reference, total_bytes, wire_dtype
+from ..errors import Unavailable
+from .region_transport import GENERATION, MARK, PROBE, OwnedRegion, RegionTransport
+from .tensors import inline_reference, slice_reference, total_bytes, wire_dtype
+from .transports import TRANSPORTS
 from .wire import common_pb2 as pb
 from .wire.router_pb2 import Registered
 
 logger = logging.getLogger(__name__)
 
-PROBE = struct.Struct("<8sQ48s")
-"""How a region begins: our mark, bytes per slot, and a nonce."""
-MARK = b"allroads"
-GENERATION = struct.Struct("<Q")
-"""How a slot begins."""
+_NONCE_BYTES = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,59 +35,52 @@ class _Lease:
 class TensorSender:
     """The sender's end. `pack` may be called from another thread than the rest.
 
-    For each stream: `open`, tell the peer what it returns, `on_registered` with the answer, `close`.
-    Before the answer, and whenever no region can be used, tensors go inline.
+    For each stream: `open`, then `on_registered` with each answer, and tell the peer of each region that
+    these return; `close`. Until the peer has agreed to a region, and where it agrees to none, tensors go
+    inline.
     """
 
-    def __init__(self, peer: str, *, slot_bytes: int, num_slots: int = 16) -> None:
+    def __init__(
+        self, peer: str, *, slot_bytes: int, num_slots: int = 16, transports: Sequence[RegionTransport] = TRANSPORTS
+    ) -> None:
         self._peer = peer
         self._slot_bytes = slot_bytes + GENERATION.size
         self._num_slots = num_slots
+        self._transports = tuple(transports)
+        self._untried: Iterator[RegionTransport] = iter(())
+        self._refusals: list[str] = []
         self._lock = Lock()
-        self._region: SharedRegion | None = None
+        self._region: OwnedRegion | None = None
         self._region_id = 0
+        self._transport: RegionTransport | None = None
         self._registered = False
         self._generation = 0
         self._free: deque[int] = deque()
         self._leases: dict[int, _Lease] = {}
 
     def open(self) -> pb.Region | None:
-        """Make a region for a new stream; None where there is no shared memory, or too little."""
+        """Begin with a new stream: the first region that the peer is to try; None where there is none."""
         self.close()
-        size_bytes = PROBE.size + self._num_slots * self._slot_bytes
-        host = boot_id()
-        try:
-            if not host or size_bytes > MAX_REGION_BYTES:
-                raise OSError("no boot id" if not host else f"{size_bytes} bytes are more than a region may have")
-            region = SharedRegion.create(size_bytes)
-            probe = PROBE.pack(MARK, self._slot_bytes, secrets.token_bytes(48))
-            region.write(0, [probe])
-        except OSError as error:
-            logger.info("tensors to %s go inline: no shared memory here: %s", self._peer, error)
-            return None
-        with self._lock:
-            self._region, self._region_id = region, self._region_id + 1
-            self._free = deque(range(self._num_slots))
-        return pb.Region(
-            region_id=self._region_id,
-            size_bytes=size_bytes,
-            shared_memory=pb.SharedMemoryRegion(name=region.name, boot_id=host),
-            probe=probe,
-        )
+        self._untried, self._refusals = iter(self._transports), []
+        return self._next_offer()
 
-    def on_registered(self, answer: Registered) -> None:
-        """Take the peer's answer: use the region from now on, or give it up."""
-        if self._region is None or answer.region_id != self._region_id:
-            return
-        if answer.transport != pb.TRANSPORT_SHARED_MEMORY:
-            logger.info("tensors to %s go inline: %s", self._peer, answer.reason)
+    def on_registered(self, answer: Registered) -> pb.Region | None:
+        """Use the region from now on if the peer can, else offer the next one: None where there is none."""
+        transport = self._transport
+        if transport is None or self._registered or answer.region_id != self._region_id:
+            return None
+        if answer.transport != transport.number:
             self.close()
-            return
-        logger.info("tensors to %s go through shared memory: %s", self._peer, answer.reason)
+            self._refusals.append(f"not through {transport.name}: {answer.reason}")
+            return self._next_offer()
         with self._lock:
-            # The peer has it open, so the name has served its turn.
-            self._region.unlink()
-            self._registered = True
+            if self._region is not None:
+                # The peer has it, so it need not be found any more.
+                self._region.unlink()
+                self._registered = True
+        why = "; ".join([answer.reason, *self._refusals])
+        logger.info("tensors to %s go through %s: %s", self._peer, transport.name, why)
+        return None
 
     def pack(self, batch_id: int, tensors: Sequence[Tensor]) -> list[pb.TensorRef]:
         """References to the tensors of a batch, valid until `release(batch_id)`.
@@ -106,8 +95,7 @@ class TensorSender:
             if lease is None or self._region is None:
                 return [inline_reference(tensor) for tensor in tensors]
             start = PROBE.size + lease.slot * self._slot_bytes
-            buffers = [bytes_of(tensor) for tensor in tensors]
-            self._region.write(start, [GENERATION.pack(lease.generation), *buffers])
+            self._region.write(start, lease.generation, tensors)
             references = []
             offset = start + GENERATION.size
             for tensor in tensors:
@@ -125,12 +113,29 @@ class TensorSender:
     def close(self) -> None:
         """Give up the region: the stream is lost, or the service stops. Leases end with it."""
         with self._lock:
-            region, self._region = self._region, None
+            region, self._region, self._transport = self._region, None, None
             self._registered = False
             self._free.clear()
             self._leases.clear()
             if region is not None:
                 region.close()
+
+    def _next_offer(self) -> pb.Region | None:
+        size_bytes = PROBE.size + self._num_slots * self._slot_bytes
+        for transport in self._untried:
+            try:
+                region = transport.create(
+                    size_bytes, PROBE.pack(MARK, self._slot_bytes, secrets.token_bytes(_NONCE_BYTES))
+                )
+            except Unavailable as error:
+                self._refusals.append(f"not through {transport.name}: {error.message}")
+                continue
+            with self._lock:
+                self._region, self._transport, self._region_id = region, transport, self._region_id + 1
+                self._free = deque(range(self._num_slots))
+            return region.describe(self._region_id)
+        logger.info("tensors to %s go inline: %s", self._peer, "; ".join(self._refusals))
+        return None
 
     def _lease(self, batch_id: int, num_bytes: int) -> _Lease | None:
         fits = 0 < num_bytes <= self._slot_bytes - GENERATION.size

@@ -13,12 +13,12 @@ from contextlib import suppress
 import grpc
 
 from ..engine.engine import ModelFacts
-from ..errors import AllroadsError, CheckpointError, StartupError
+from ..errors import AllroadsError, CheckpointError, InvalidArgument, StartupError
 from ..mesh.channels import open_channel
-from ..mesh.status import from_rpc
+from ..mesh.status import from_rpc, to_wire
 from ..mesh.stream import PeerStream
 from ..mesh.tensor_sender import TensorSender
-from ..mesh.wire import model_pb2, model_pb2_grpc, router_pb2, router_pb2_grpc
+from ..mesh.wire import common_pb2, model_pb2, model_pb2_grpc, router_pb2, router_pb2_grpc
 from ..model.description import require_same_tokenizer
 from .commands import Command, RouterDown, RouterUp, Scored, TierDown, TierUp, Visited
 
@@ -91,7 +91,12 @@ class RouterPeer(Peer):
         stub: router_pb2_grpc.RouterServiceAsyncStub = router_pb2_grpc.RouterServiceStub(self.channel)
         self._stub = stub
         self._stream: PeerStream[router_pb2.ScoreRequest, router_pb2.ScoreResponse] = PeerStream(
-            self.name, stub.Score, on_up=self._on_up, on_response=self._on_response, on_down=self._on_down
+            self.name,
+            stub.Score,
+            on_up=self._on_up,
+            on_response=self._on_response,
+            on_down=self._on_down,
+            max_message_bytes=max_message_bytes,
         )
 
     async def run(self) -> None:
@@ -107,7 +112,10 @@ class RouterPeer(Peer):
         """Send batches; those for a router that is gone are dropped, since the decode loop learns of it too."""
         with suppress(AllroadsError):
             for batch in batches:
-                self._stream.send(router_pb2.ScoreRequest(batch=batch))
+                try:
+                    self._stream.send(router_pb2.ScoreRequest(batch=batch))
+                except InvalidArgument as error:
+                    self._post(Scored(router_pb2.Scores(batch_id=batch.batch_id, error=to_wire(error))))
 
     async def _meet(self) -> None:
         answer = await self._stub.DescribeRouter(router_pb2.DescribeRouterRequest(), timeout=_DESCRIBE_TIMEOUT_S)
@@ -125,16 +133,19 @@ class RouterPeer(Peer):
                     f"{mine}; train a router for this pair"
                 )
         self.description = scorer
-        region = self.sender.open()
-        if region is not None:
-            self._stream.send(router_pb2.ScoreRequest(register=region))
+        self._offer(self.sender.open())
         self._post(RouterUp(scorer.num_top_logits, scorer.threshold if scorer.HasField("threshold") else None))
 
     def _on_response(self, response: router_pb2.ScoreResponse) -> None:
         if response.WhichOneof("kind") == "scores":
             self._post(Scored(response.scores))
         else:
-            self.sender.on_registered(response.registered)
+            self._offer(self.sender.on_registered(response.registered))
+
+    def _offer(self, region: common_pb2.Region | None) -> None:
+        if region is not None:
+            with suppress(AllroadsError):
+                self._stream.send(router_pb2.ScoreRequest(register=region))
 
     def _on_down(self, error: AllroadsError) -> None:
         self._forget()
@@ -152,7 +163,12 @@ class TierPeer(Peer):
         stub: model_pb2_grpc.TierServiceAsyncStub = model_pb2_grpc.TierServiceStub(self.channel)
         self._stub = stub
         self._stream: PeerStream[model_pb2.VisitRequest, model_pb2.VisitResponse] = PeerStream(
-            self.name, stub.Visit, on_up=self._on_up, on_response=self._on_response, on_down=self._on_down
+            self.name,
+            stub.Visit,
+            on_up=self._on_up,
+            on_response=self._on_response,
+            on_down=self._on_down,
+            max_message_bytes=max_message_bytes,
         )
 
     async def run(self) -> None:
@@ -162,7 +178,22 @@ class TierPeer(Peer):
     def visit(self, request: model_pb2.VisitRequest) -> None:
         """Send hand-offs and closes; those for a tier that is gone are dropped, as the decode loop learns of it."""
         with suppress(AllroadsError):
-            self._stream.send(request)
+            try:
+                self._stream.send(request)
+            except InvalidArgument as error:
+                self._visit_one_by_one(request, error)
+
+    def _visit_one_by_one(self, request: model_pb2.VisitRequest, error: InvalidArgument) -> None:
+        """What is too big for one message: only a hand-off that is too big by itself fails."""
+        hand_offs, closed = request.hand_offs, request.closed_sequence_ids
+        if len(hand_offs) + bool(closed) == 1:
+            errors = [common_pb2.SequenceError(sequence_id=h.sequence_id, error=to_wire(error)) for h in hand_offs]
+            self._post(Visited(model_pb2.VisitResponse(errors=errors)))
+            return
+        for hand_off in hand_offs:
+            self.visit(model_pb2.VisitRequest(hand_offs=[hand_off]))
+        if closed:
+            self.visit(model_pb2.VisitRequest(closed_sequence_ids=closed))
 
     async def _meet(self) -> None:
         self.description = await self._stub.Describe(model_pb2.DescribeRequest(), timeout=_DESCRIBE_TIMEOUT_S)

@@ -117,6 +117,8 @@ class _TransportEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Transport.V
     TRANSPORT_INLINE: _Transport.ValueType  # 1
     TRANSPORT_SHARED_MEMORY: _Transport.ValueType  # 2
     TRANSPORT_CUDA_IPC: _Transport.ValueType  # 3
+    TRANSPORT_LOCAL: _Transport.ValueType  # 4
+    """Memory of the one process that both ends live in."""
 
 class Transport(_Transport, metaclass=_TransportEnumTypeWrapper): ...
 
@@ -124,6 +126,8 @@ TRANSPORT_UNSPECIFIED: Transport.ValueType  # 0
 TRANSPORT_INLINE: Transport.ValueType  # 1
 TRANSPORT_SHARED_MEMORY: Transport.ValueType  # 2
 TRANSPORT_CUDA_IPC: Transport.ValueType  # 3
+TRANSPORT_LOCAL: Transport.ValueType  # 4
+"""Memory of the one process that both ends live in."""
 Global___Transport: _TypeAlias = Transport  # noqa: Y015
 
 @_typing.final
@@ -185,7 +189,9 @@ Global___SequenceError: _TypeAlias = SequenceError  # noqa: Y015
 
 @_typing.final
 class Region(_message.Message):
-    """Memory that one end of a stream owns and both can reach. Registered once a stream."""
+    """Memory that one end of a stream owns and both can reach. Offered one kind after the other, best first, until the
+    peer can use one; a stream uses one region.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -193,6 +199,7 @@ class Region(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     SHARED_MEMORY_FIELD_NUMBER: _builtins.int
     CUDA_IPC_FIELD_NUMBER: _builtins.int
+    LOCAL_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
     region_id: _builtins.int
     size_bytes: _builtins.int
@@ -202,6 +209,8 @@ class Region(_message.Message):
     def shared_memory(self) -> Global___SharedMemoryRegion: ...
     @_builtins.property
     def cuda_ipc(self) -> Global___CudaIpcRegion: ...
+    @_builtins.property
+    def local(self) -> Global___LocalRegion: ...
     def __init__(
         self,
         *,
@@ -209,13 +218,14 @@ class Region(_message.Message):
         size_bytes: _builtins.int = ...,
         shared_memory: Global___SharedMemoryRegion | None = ...,
         cuda_ipc: Global___CudaIpcRegion | None = ...,
+        local: Global___LocalRegion | None = ...,
         probe: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "kind", b"kind", "shared_memory", b"shared_memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "kind", b"kind", "local", b"local", "shared_memory", b"shared_memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "kind", b"kind", "probe", b"probe", "region_id", b"region_id", "shared_memory", b"shared_memory", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "kind", b"kind", "local", b"local", "probe", b"probe", "region_id", b"region_id", "shared_memory", b"shared_memory", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["shared_memory", "cuda_ipc"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["shared_memory", "cuda_ipc", "local"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -267,6 +277,30 @@ class CudaIpcRegion(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CudaIpcRegion: _TypeAlias = CudaIpcRegion  # noqa: Y015
+
+@_typing.final
+class LocalRegion(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    """Process that owns the region. Another one has nothing to look up, whatever token it is told."""
+    token: _builtins.bytes
+    """Random, 32 bytes, one for each region: the key to it in its process."""
+    def __init__(
+        self,
+        *,
+        pid: _builtins.int = ...,
+        token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pid", b"pid", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocalRegion: _TypeAlias = LocalRegion  # noqa: Y015
 
 @_typing.final
 class RegionSlice(_message.Message):

@@ -1,0 +1,80 @@
+"""Regions for peers on the same host: POSIX shared memory."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ..errors import Unavailable
+from .region_transport import GENERATION, PROBE
+from .regions import MAX_REGION_BYTES, SharedRegion, boot_id
+from .tensors import Layout, bytes_of, refuse, tensor_of
+from .wire import common_pb2 as pb
+
+
+class SharedMemoryRegion:
+    """A region in shared memory, at either end."""
+
+    def __init__(self, memory: SharedRegion) -> None:
+        self._memory = memory
+
+    def describe(self, region_id: int) -> pb.Region:
+        """See `OwnedRegion`."""
+        return pb.Region(
+            region_id=region_id,
+            size_bytes=self._memory.size_bytes,
+            shared_memory=pb.SharedMemoryRegion(name=self._memory.name, boot_id=boot_id()),
+            probe=self.read_probe(),
+        )
+
+    def read_probe(self) -> bytes:
+        """See `PeerRegion`."""
+        return bytes(self._memory.read(0, PROBE.size))
+
+    def write(self, start: int, generation: int, tensors: Sequence[Tensor]) -> None:
+        """See `OwnedRegion`. The generation is written before the tensors are."""
+        self._memory.write(start, [GENERATION.pack(generation), *map(bytes_of, tensors)])
+
+    def read(self, start: int, generation: int, offset: int, layout: Layout) -> Tensor:
+        """See `PeerRegion`. The generation is read after the tensor was: if it is right, so is the tensor."""
+        data = self._memory.read(offset, layout.num_bytes)
+        if GENERATION.unpack(self._memory.read(start, GENERATION.size)) != (generation,):
+            refuse("the lease is over")
+        return tensor_of(layout, data)
+
+    def unlink(self) -> None:
+        """See `OwnedRegion`."""
+        self._memory.unlink()
+
+    def close(self) -> None:
+        """See `OwnedRegion`."""
+        self._memory.close()
+
+
+class SharedMemoryTransport:
+    """Both ends on one host, with one /dev/shm."""
+
+    name = "shared memory"
+    kind = "shared_memory"
+    number = pb.TRANSPORT_SHARED_MEMORY
+
+    def create(self, size_bytes: int, probe: bytes) -> SharedMemoryRegion:
+        """See `RegionTransport`."""
+        if not boot_id():
+            raise Unavailable("this host has no boot id")
+        if size_bytes > MAX_REGION_BYTES:
+            raise Unavailable(f"{size_bytes} bytes are more than a region may have")
+        try:
+            memory = SharedRegion.create(size_bytes)
+        except OSError as error:
+            raise Unavailable(f"there is none here, or too little: {error}") from error
+        memory.write(0, [probe])
+        return SharedMemoryRegion(memory)
+
+    def attach(self, told: pb.Region) -> SharedMemoryRegion:
+        """See `RegionTransport`."""
+        if told.shared_memory.boot_id != boot_id():
+            raise Unavailable("the peer is on another host")
+        try:
+            return SharedMemoryRegion(SharedRegion.attach(told.shared_memory.name, told.size_bytes))
+        except OSError as error:
+            raise Unavailable(f"the peer's is out of reach: {error.strerror}") from error
