@@ -121,6 +121,6 @@ _BY_CODE: dict[Code, type[AllroadsError]] = {
 }  # fmt: skip
 
 
-def error_of(code: Code, message: str, *, field: str = "") -> AllroadsError:
+def error_of(code: Code, message: str, *, field: str = "", retry_after_s: float | None = None) -> AllroadsError:
     """The error of a code, as it came over the wire."""
-    return _BY_CODE[code](message, field=field)
+    return _BY_CODE[code](message, field=field, retry_after_s=retry_after_s)

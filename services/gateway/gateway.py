@@ -10,8 +10,9 @@ from .generation import Generation
 from .home import HomeClient
 from .metrics import Metrics
 from .request import GenerationParams, Plan
-from .text.detokenizer import Detokenizer
+from .text.answer import AnswerText
 from .text.template import Message
+from .text.token_text import TokenTexts
 from .text.tokenizer import TextTokenizer
 from .validation import check_params, check_prompt, make_plan
 
@@ -41,6 +42,11 @@ class Gateway:
     def mesh(self) -> model_pb2.MeshDescription | None:
         """What the mesh can do, None while that is unknown."""
         return self._home.mesh
+
+    @property
+    def token_texts(self) -> TokenTexts:
+        """The text of each token of the vocabulary."""
+        return self._tokenizer.token_texts
 
     def check_model(self, name: str) -> None:
         """Only the served model's name is right.
@@ -86,7 +92,13 @@ class Gateway:
             self.metrics.count_refusal(error.code)
             raise
         return [
-            Generation(plan, ticket, self._home, self.metrics, Detokenizer(self._tokenizer.decode))
+            Generation(
+                plan,
+                ticket,
+                self._home,
+                self.metrics,
+                AnswerText(self._tokenizer.decode, plan.stop, has_offsets=plan.has_logprobs),
+            )
             for plan, ticket in zip(plans, tickets, strict=True)
         ]
 

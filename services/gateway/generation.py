@@ -14,8 +14,7 @@ from .home import HomeClient
 from .metrics import Metrics
 from .request import Plan
 from .sequence import Batch, Sequence
-from .text.detokenizer import Detokenizer
-from .text.stop import StopMatcher
+from .text.answer import AnswerText
 
 FinishReason = Literal["stop", "length"]
 
@@ -28,23 +27,24 @@ class Piece:
     token_ids: list[int]
     tiers: list[int]
     """Parallel to `token_ids`: the tier that wrote each."""
+    logprobs: list[common_pb2.TokenLogprobs]
+    """Parallel to `token_ids` where the request asks for them, else empty."""
+    text_offsets: list[int]
+    """Parallel to `logprobs`: characters of the answer's text that were certain before each token."""
     finish_reason: FinishReason | None
 
 
 class Generation:
     """An answer being written. Start it, iterate over its pieces, and always close it."""
 
-    def __init__(
-        self, plan: Plan, ticket: Ticket, home: HomeClient, metrics: Metrics, detokenizer: Detokenizer
-    ) -> None:
+    def __init__(self, plan: Plan, ticket: Ticket, home: HomeClient, metrics: Metrics, text: AnswerText) -> None:
         self.plan = plan
         self.finish_reason: FinishReason | None = None
         self.tier_counts = [0, 0]
         """Committed tokens by tier."""
         self.usage: common_pb2.Usage | None = None
         """The home's account; None where the gateway ended the answer itself."""
-        self._ticket, self._home, self._metrics = ticket, home, metrics
-        self._detokenizer, self._matcher = detokenizer, StopMatcher(plan.stop)
+        self._ticket, self._home, self._metrics, self._text = ticket, home, metrics, text
         self._sequence: Sequence | None = None
         self._arrived_s = time.monotonic()
         self._last_token_s = self._arrived_s
@@ -110,29 +110,16 @@ class Generation:
     def _read(self, batch: Batch) -> Piece:
         """Text of a batch. A stop token counts, and is not shown."""
         token_ids, ending = batch.token_ids, batch.ending
-        ends_here = ending is not None and ending.is_stop
-        shown = token_ids[:-1] if token_ids and (ends_here or token_ids[-1] in self.plan.stop_token_ids) else token_ids
-        if not self.plan.stop:
-            text = self._detokenizer.push(shown) if shown else ""
-            num_tokens = len(token_ids)
-        else:
-            text, num_tokens = self._push_one_by_one(shown, len(token_ids))
-        finish_reason: FinishReason | None = "stop" if self._matcher.matched else None
+        is_stop = ending is not None and ending.is_stop
+        ends_here = bool(token_ids) and (is_stop or token_ids[-1] in self.plan.stop_token_ids)
+        shown = self._text.push(token_ids, last_is_hidden=ends_here)
+        text = shown.text
+        finish_reason: FinishReason | None = "stop" if self._text.is_cut else None
         if finish_reason is None and ending is not None:
-            text += self._matcher.push(self._detokenizer.finish())
-            if not self._matcher.matched:
-                text += self._matcher.flush()
-            finish_reason = "stop" if ending.is_stop or self._matcher.matched else "length"
-        return Piece(text, token_ids[:num_tokens], batch.tiers[:num_tokens], finish_reason)
-
-    def _push_one_by_one(self, shown: list[int], num_tokens: int) -> tuple[str, int]:
-        """Text, and how many tokens it took: those behind a stop string do not belong to the answer."""
-        text = ""
-        for index, token_id in enumerate(shown):
-            text += self._matcher.push(self._detokenizer.push((token_id,)))
-            if self._matcher.matched:
-                return text, index + 1
-        return text, num_tokens
+            text += self._text.finish()
+            finish_reason = "stop" if is_stop or self._text.is_cut else "length"
+        end = shown.num_tokens
+        return Piece(text, token_ids[:end], batch.tiers[:end], batch.logprobs[:end], shown.offsets, finish_reason)
 
     def _account(self, piece: Piece) -> None:
         if not piece.tiers:

@@ -98,6 +98,12 @@ def _params(request: gateway_pb2.GenerateTextRequest, timeout_s: float | None) -
         top_k=sampling.top_k if sampling.HasField("top_k") else None,
         min_p=sampling.min_p if sampling.HasField("min_p") else None,
         seed=sampling.seed if sampling.HasField("seed") else None,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty if sampling.HasField("repetition_penalty") else None,
+        logit_bias=dict(sampling.logit_bias),
+        min_tokens=sampling.min_tokens,
+        num_logprobs=sampling.num_logprobs if sampling.HasField("num_logprobs") else None,
         stop=tuple(request.stop),
         stop_token_ids=tuple(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
@@ -109,7 +115,9 @@ def _params(request: gateway_pb2.GenerateTextRequest, timeout_s: float | None) -
 
 
 def _response(piece: Piece, generation: Generation) -> gateway_pb2.GenerateTextResponse:
-    response = gateway_pb2.GenerateTextResponse(text_delta=piece.text, token_ids=piece.token_ids, tiers=piece.tiers)
+    response = gateway_pb2.GenerateTextResponse(
+        text_delta=piece.text, token_ids=piece.token_ids, tiers=piece.tiers, logprobs=piece.logprobs
+    )
     if piece.finish_reason is not None:
         response.finish_reason = _REASONS[piece.finish_reason]
         if generation.usage is not None:

@@ -11,10 +11,11 @@ from itertools import count
 
 import grpc
 
-from ..errors import AllroadsError, DeadlineExceeded, Unavailable
+from ..errors import AllroadsError, DeadlineExceeded, Internal, InvalidArgument, Unavailable
 from ..mesh.status import from_wire
 from ..mesh.stream import PeerStream
 from ..mesh.wire import common_pb2, model_pb2, model_pb2_grpc
+from .delivery import cut, make_sequence_id
 from .sequence import Ending, Sequence
 from .waker import Waker
 
@@ -35,6 +36,7 @@ class HomeClient:
         tokenizer_hash: str,
         home_timeout_s: float,
         piece_interval_s: float,
+        max_message_bytes: int,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._stub = model_pb2_grpc.HomeServiceStub(channel)
@@ -48,8 +50,9 @@ class HomeClient:
             on_up=self._on_up,
             on_response=self._on_response,
             on_down=self._on_down,
+            max_message_bytes=max_message_bytes,
         )
-        self._ids = count(1)
+        self._numbers = count(1)
         self._sequences: dict[int, Sequence] = {}
         self._unsent: dict[int, Sequence] = {}
         self._aborted: list[int] = []
@@ -80,7 +83,9 @@ class HomeClient:
 
     def open(self, request: model_pb2.OpenRequest, timeout_s: float) -> Sequence:
         """Start a sequence; it is sent with all others of this tick, or when the home is back."""
-        sequence = Sequence(next(self._ids), request, asyncio.get_running_loop().time() + timeout_s)
+        has_logprobs = request.sampling.HasField("num_logprobs")
+        sequence_id = make_sequence_id(next(self._numbers), has_logprobs=has_logprobs)
+        sequence = Sequence(sequence_id, request, asyncio.get_running_loop().time() + timeout_s)
         sequence.arm(_DEADLINE, timeout_s, DeadlineExceeded("the time for this request is over"))
         self._sequences[sequence.sequence_id] = sequence
         self._unsent[sequence.sequence_id] = sequence
@@ -116,13 +121,19 @@ class HomeClient:
             return
         opens, aborted = list(self._unsent.values()), self._aborted
         self._unsent, self._aborted = {}, []
+        self._send(opens, aborted)
+
+    def _send(self, opens: list[Sequence], aborted: list[int]) -> None:
+        """In one message, or one by one where that is too big: only an open that is too big by itself fails."""
+        opened = [sequence.to_open() for sequence in opens]
         try:
-            self._stream.send(
-                model_pb2.GenerateRequest(
-                    opens=[sequence.to_open() for sequence in opens], aborted_sequence_ids=aborted
-                )
-            )
+            self._stream.send(model_pb2.GenerateRequest(opens=opened, aborted_sequence_ids=aborted))
         except AllroadsError as error:
+            if isinstance(error, InvalidArgument) and len(opens) + bool(aborted) > 1:
+                for sequence in opens:
+                    self._send([sequence], [])
+                self._send([], aborted)
+                return
             for sequence in opens:
                 sequence.fail(error)
 
@@ -138,13 +149,14 @@ class HomeClient:
         self._on_change()
 
     def _on_response(self, response: model_pb2.GenerateResponse) -> None:
-        token_ids, tiers, start = list(response.token_ids), list(response.tiers), 0
-        for sequence_id, num_tokens in zip(response.sequence_ids, response.num_tokens, strict=False):
-            end = start + num_tokens
-            if (sequence := self._sequences.get(sequence_id)) is not None:
-                sequence.deliver(token_ids[start:end], tiers[start:end])
+        for delivery in cut(response):
+            if (sequence := self._sequences.get(delivery.sequence_id)) is None:
+                continue
+            if delivery.is_whole:
+                sequence.deliver(delivery.token_ids, delivery.tiers, delivery.logprobs)
                 self._waker.add(sequence)
-            start = end
+            else:
+                sequence.fail(Internal("the small model's service left log-probabilities out: is it of this version?"))
         for finished in response.finished:
             if (sequence := self._sequences.get(finished.sequence_id)) is not None:
                 sequence.end(Ending(finished.reason == common_pb2.FINISH_REASON_STOP, finished.usage))

@@ -10,17 +10,13 @@ from ..errors import Code
 from ..mesh.wire import common_pb2
 from .admission.limiter import Limiter
 from .home import HomeClient
+from .routing_metrics import RoutingMetrics
+from .tiers import TIER_NAMES
 
 _SHORT_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONG_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
 _NUM_RECENT_REQUESTS = 256
-_TIER_NAMES = ("slm", "llm")
 FINISH_REASONS = ("stop", "length", *(code.value for code in Code))
-
-
-def tier_name(tier: int) -> str:
-    """How a tier is called in replies and metrics."""
-    return _TIER_NAMES[tier] if tier < len(_TIER_NAMES) else f"tier{tier}"
 
 
 class Metrics:
@@ -29,12 +25,8 @@ class Metrics:
     def __init__(self, model_name: str, limiter: Limiter, home: HomeClient) -> None:
         registry = self._registry = CollectorRegistry()
         self._tokens = Counter("allroads_tokens", "Committed tokens by tier", ["tier"], registry=registry)
-        self._by_tier = [self._tokens.labels(name) for name in _TIER_NAMES]
+        self._by_tier = [self._tokens.labels(name) for name in TIER_NAMES]
         self._prompt_tokens = Counter("allroads_prompt_tokens", "Tokens of prompts", registry=registry)
-        self._scored = Counter("allroads_scored_tokens", "Proposals that a router scored", registry=registry)
-        self._rejected = Counter("allroads_rejected_tokens", "Proposals that it turned down", registry=registry)
-        self._unscorable = Counter("allroads_unscorable_tokens", "Proposals whose score was NaN", registry=registry)
-        self._degraded = Counter("allroads_degraded_requests", "Answers finished without a tier", registry=registry)
         requests = Counter("allroads_requests", "Requests by how they ended", ["finish_reason"], registry=registry)
         self._requests = {reason: requests.labels(reason) for reason in FINISH_REASONS}
         self._first_token_s = Histogram(
@@ -56,6 +48,7 @@ class Metrics:
             ("kv_tokens_total", "Tokens that the home's KV pool holds", lambda: home.load.num_kv_tokens),
         ):
             Gauge(f"allroads_{name}", text, registry=registry).set_function(read)
+        self._routing = RoutingMetrics(registry)
         Gauge("allroads_info", "What is served", ["version", "model"], registry=registry).labels(
             __version__, model_name
         ).set(1)
@@ -92,10 +85,7 @@ class Metrics:
 
     def observe_usage(self, usage: common_pb2.Usage) -> None:
         """The home's account of a request."""
-        self._scored.inc(usage.num_scored_tokens)
-        self._rejected.inc(usage.num_rejected_tokens)
-        self._unscorable.inc(usage.num_unscorable_tokens)
-        self._degraded.inc(usage.degraded)
+        self._routing.observe(usage)
 
     def render(self) -> bytes:
         """The scrape, in Prometheus' text form."""

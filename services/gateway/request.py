@@ -1,6 +1,7 @@
 """What a client asks for, the same over REST and gRPC, and what it becomes once it was found right."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..mesh.wire import model_pb2 as pb
 
@@ -18,6 +19,14 @@ class GenerationParams:
     """0 and -1 mean all."""
     min_p: float | None = None
     seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these token ids."""
+    min_tokens: int = 0
+    num_logprobs: int | None = None
+    """How many of the likeliest tokens are told beside the one written; None tells no log-probabilities."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
@@ -47,3 +56,8 @@ class Plan:
     def num_prompt_tokens(self) -> int:
         """Length of the prompt."""
         return len(self.open_request.prompt_token_ids)
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether log-probabilities are asked for."""
+        return self.open_request.sampling.HasField("num_logprobs")

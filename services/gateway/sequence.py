@@ -24,6 +24,8 @@ class Batch:
 
     token_ids: list[int]
     tiers: list[int]
+    logprobs: list[common_pb2.TokenLogprobs]
+    """Parallel to `token_ids` where the request asks for them, else empty."""
     ending: Ending | None
 
 
@@ -34,7 +36,7 @@ class Sequence:
     """
 
     __slots__ = (
-        "_error", "_num_read", "_waiter", "deadline_s", "ending", "request", "sequence_id",
+        "_error", "_num_read", "_waiter", "deadline_s", "ending", "logprobs", "request", "sequence_id",
         "tiers", "timers", "token_ids",
     )  # fmt: skip
 
@@ -45,6 +47,7 @@ class Sequence:
         """In the event loop's time."""
         self.token_ids: list[int] = []
         self.tiers: list[int] = []
+        self.logprobs: list[common_pb2.TokenLogprobs] = []
         self.ending: Ending | None = None
         self.timers: dict[str, asyncio.TimerHandle] = {}
         """What will fail the sequence unless it is cancelled, by reason."""
@@ -57,10 +60,13 @@ class Sequence:
         """Whether nothing more will come."""
         return self.ending is not None or self._error is not None
 
-    def deliver(self, token_ids: SequenceOf[int], tiers: SequenceOf[int]) -> None:
+    def deliver(
+        self, token_ids: SequenceOf[int], tiers: SequenceOf[int], logprobs: SequenceOf[common_pb2.TokenLogprobs]
+    ) -> None:
         """Committed tokens came; the reader learns of it by `wake`."""
         self.token_ids.extend(token_ids)
         self.tiers.extend(tiers)
+        self.logprobs.extend(logprobs)
 
     def end(self, ending: Ending) -> None:
         """The last token has come."""
@@ -119,7 +125,7 @@ class Sequence:
         start, self._num_read = self._num_read, len(self.token_ids)
         if self._error is not None and start == self._num_read:
             raise self._error
-        return Batch(self.token_ids[start:], self.tiers[start:], self.ending)
+        return Batch(self.token_ids[start:], self.tiers[start:], self.logprobs[start:], self.ending)
 
     def wake(self) -> None:
         """Let the reader take what there is."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..config import MeshSettings
 from ..errors import StartupError
 from ..mesh.channels import open_channel
-from ..mesh.server import ServiceServer, first_of, stop_signal
+from ..mesh.server import ServiceServer, first_of
 from ..mesh.wire import gateway_pb2_grpc
 from .admission.limiter import Limiter
 from .gateway import Gateway
@@ -37,14 +37,14 @@ class RunningGateway:
     """Ends only when a part of the gateway has failed, with its error."""
 
 
-async def run(settings: MeshSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then stop gracefully.
+async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then stop gracefully.
 
     Raises:
         StartupError: files, configuration or ports are wrong; says what to do.
     """
-    async with stop_signal() as stopping, serving(settings) as running:
-        await first_of(stopping, running.failure)
+    async with serving(settings) as running:
+        await first_of(stop, running.failure)
 
 
 @asynccontextmanager
@@ -69,6 +69,7 @@ async def serving(settings: MeshSettings) -> AsyncIterator[RunningGateway]:
             tokenizer_hash=tokenizer.vocabulary.hash,
             home_timeout_s=options.home_timeout_s,
             piece_interval_s=options.piece_interval_s,
+            max_message_bytes=settings.max_message_bytes,
             on_change=changed.set,
         )
         gateway = Gateway(settings, tokenizer, home, limiter, Metrics(settings.model_name, limiter, home))

@@ -1,8 +1,9 @@
 """Refuses wrong requests before any model works, with the field at fault in the words of the REST API."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ..engine.sampling_params import MAX_BIASES, MAX_LOGPROBS
 from ..errors import AllroadsError, ContextLengthExceeded, InvalidArgument
 from ..mesh.wire import common_pb2, model_pb2
 from .request import GenerationParams, Plan
@@ -12,6 +13,7 @@ MAX_STOP_CHARACTERS = 1000
 MAX_STOP_TOKEN_IDS = 128
 _MAX_TOP_K = 2**31 - 1
 _MAX_TEMPERATURE = 2.0
+_MAX_MIN_TOKENS = 2**31 - 1
 
 
 def check_params(params: GenerationParams, mesh: model_pb2.MeshDescription, num_token_ids: int) -> None:
@@ -29,6 +31,12 @@ def check_params(params: GenerationParams, mesh: model_pb2.MeshDescription, num_
     _check_range("top_k", params.top_k, -1, _MAX_TOP_K)
     _check_range("min_p", params.min_p, 0.0, 1.0)
     _check_range("seed", params.seed, -(2**63), 2**64 - 1)
+    _check_range("presence_penalty", params.presence_penalty, -2.0, 2.0)
+    _check_range("frequency_penalty", params.frequency_penalty, -2.0, 2.0)
+    _check_range("repetition_penalty", params.repetition_penalty, 1e-6, 10.0)
+    _check_range("logprobs", params.num_logprobs, 0, MAX_LOGPROBS)
+    _check_bias(params.logit_bias, num_token_ids)
+    _check_min_tokens(params)
     _check_stops(params, num_token_ids)
     _check_routing(params, mesh)
 
@@ -88,6 +96,12 @@ def _sampling(params: GenerationParams) -> common_pb2.SamplingParams:
         seed=None if params.seed is None else params.seed % 2**64,
         stop_token_ids=params.stop_token_ids,
         ignore_eos=params.ignore_eos,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        repetition_penalty=params.repetition_penalty,
+        logit_bias=params.logit_bias,
+        min_tokens=params.min_tokens,
+        num_logprobs=params.num_logprobs,
     )
 
 
@@ -95,6 +109,28 @@ def _check_range(field: str, value: float | None, low: float, high: float) -> No
     # NaN is in no range.
     if value is not None and not low <= value <= high:
         raise InvalidArgument(f"{field} must be from {low:.10g} to {high:.10g}, not {value}", field=field)
+
+
+def _check_bias(bias: Mapping[int, float], num_token_ids: int) -> None:
+    if len(bias) > MAX_BIASES:
+        raise InvalidArgument(
+            f"logit_bias may hold {MAX_BIASES} token ids at most, not {len(bias)}", field="logit_bias"
+        )
+    if bias and max(bias) >= num_token_ids:
+        raise InvalidArgument(
+            f"the token ids of logit_bias must be from 0 to {num_token_ids - 1}, not {max(bias)}", field="logit_bias"
+        )
+    for value in bias.values():
+        _check_range("logit_bias", value, -100.0, 100.0)
+
+
+def _check_min_tokens(params: GenerationParams) -> None:
+    _check_range("min_tokens", params.min_tokens, 0, _MAX_MIN_TOKENS)
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise InvalidArgument(
+            f"min_tokens must be at most max_tokens, which is {params.max_tokens}, not {params.min_tokens}",
+            field="min_tokens",
+        )
 
 
 def _check_stops(params: GenerationParams, num_token_ids: int) -> None:

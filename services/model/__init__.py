@@ -1,1 +1,1 @@
-"""What the services that run a model share: sampling parameters on the wire, description, start and stop."""
+"""What the services that run a model share: sampling and log-probabilities on the wire, description, start, stop."""

@@ -31,12 +31,14 @@ def describe(engine: Engine, settings: ModelSettings, tier: int) -> model_pb2.De
 
 def load_of(engine: Engine) -> model_pb2.Load:
     """How full an engine is."""
-    pool = engine.pool
+    scheduler, pool = engine.scheduler, engine.pool
     return model_pb2.Load(
-        num_running=engine.num_running,
-        num_waiting=engine.num_waiting,
+        num_running=scheduler.num_running,
+        num_waiting=scheduler.num_waiting,
         num_free_kv_tokens=pool.num_free * pool.block_size,
         num_kv_tokens=pool.num_blocks * pool.block_size,
+        num_prompt_tokens=scheduler.num_prompt_tokens,
+        num_cached_tokens=scheduler.num_cached_tokens,
     )
 
 

@@ -19,11 +19,17 @@ def sampling_from_wire(wire: pb.SamplingParams, stop_token_ids: frozenset[int]) 
         min_p=wire.min_p,
         seed=wire.seed if wire.HasField("seed") else secrets.randbits(63),
         stop_token_ids=stop_token_ids,
+        presence_penalty=wire.presence_penalty,
+        frequency_penalty=wire.frequency_penalty,
+        repetition_penalty=wire.repetition_penalty if wire.HasField("repetition_penalty") else 1.0,
+        logit_bias=tuple(sorted(wire.logit_bias.items())),
+        min_tokens=wire.min_tokens,
+        num_logprobs=wire.num_logprobs if wire.HasField("num_logprobs") else None,
     )
 
 
 def sampling_to_wire(params: SamplingParams) -> pb.SamplingParams:
-    """What a larger tier must know to draw as the home would."""
+    """What a larger tier must know to draw as the home would, and to tell as much of it."""
     return pb.SamplingParams(
         temperature=params.temperature,
         top_p=params.top_p,
@@ -31,4 +37,10 @@ def sampling_to_wire(params: SamplingParams) -> pb.SamplingParams:
         min_p=params.min_p,
         seed=params.seed,
         stop_token_ids=sorted(params.stop_token_ids),
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        repetition_penalty=params.repetition_penalty,
+        logit_bias=dict(params.logit_bias),
+        min_tokens=params.min_tokens,
+        num_logprobs=params.num_logprobs,
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +16,8 @@ from allroads.mesh.wire import model_pb2, model_pb2_grpc
 class Reply:
     token_ids: list[int] = field(default_factory=list)
     tiers: list[int] = field(default_factory=list)
+    logprobs: list[pb.TokenLogprobs] = field(default_factory=list)
+    wants_logprobs: bool = False
     finished: model_pb2.Finished | None = None
     error: pb.Error | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -49,7 +51,8 @@ class HomeClient:
         replies = []
         for request in requests:
             request.sequence_id = next(self._numbers)
-            replies.append(self.replies.setdefault(request.sequence_id, Reply()))
+            wants_logprobs = request.sampling.HasField("num_logprobs")
+            replies.append(self.replies.setdefault(request.sequence_id, Reply(wants_logprobs=wants_logprobs)))
         async with self._writing:
             await self._call.write(model_pb2.GenerateRequest(opens=requests))
         return replies
@@ -77,11 +80,14 @@ class HomeClient:
     def _take(self, response: model_pb2.GenerateResponse) -> None:
         self.load = response.load
         begin = 0
+        logprobs = iter(response.logprobs)
         for number, num_tokens in zip(response.sequence_ids, response.num_tokens, strict=True):
             reply = self.replies[number]
             reply.token_ids += response.token_ids[begin : begin + num_tokens]
             reply.tiers += response.tiers[begin : begin + num_tokens]
             begin += num_tokens
+            if reply.wants_logprobs:
+                reply.logprobs += islice(logprobs, num_tokens)
             reply.progress.set()
         for finished in response.finished:
             self.replies[finished.sequence_id].finished = finished

@@ -15,6 +15,17 @@ from allroads.mesh.wire import common_pb2, model_pb2, model_pb2_grpc
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
+def made_up_logprobs(index: int, token_id: int, count: int) -> common_pb2.TokenLogprobs:
+    """An entry that tells by its numbers which token of an answer it belongs to."""
+    logprob = -(index + 1) / 8
+    likeliest = [token_id, *(other for other in range(count) if other != token_id)][:count]
+    return common_pb2.TokenLogprobs(
+        logprob=logprob,
+        top_token_ids=likeliest,
+        top_logprobs=[logprob - rank for rank in range(count)],
+    )
+
+
 @dataclass
 class Script:
     """What one sequence's answer is, and how it comes."""
@@ -33,6 +44,10 @@ class Script:
     hold: asyncio.Event | None = None
     """Waited for after `num_before_hold` tokens."""
     num_before_hold: int = 0
+    logprobs: Callable[[int, int, int], common_pb2.TokenLogprobs] | None = made_up_logprobs
+    """Entry of a token by its index, its id, and how many of the likeliest are wanted; None leaves entries out."""
+    usage: common_pb2.Usage = field(default_factory=common_pb2.Usage)
+    """What the account of the end has besides the counts of tokens."""
 
 
 @dataclass
@@ -46,7 +61,6 @@ class ScriptedHome:
     batches: list[int] = field(default_factory=list)
     """Opens in each message that had any."""
     aborted: list[int] = field(default_factory=list)
-    num_described: int = 0
     running: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -91,8 +105,6 @@ class _Servicer(model_pb2_grpc.HomeServiceServicer):
         self, request: model_pb2.DescribeRequest, context: object
     ) -> model_pb2.DescribeResponse:
         home = self._home
-        home.num_described += 1
-        home.notice()
         return model_pb2.DescribeResponse(model_id="scripted", tokenizer_hash=home.tokenizer_hash, mesh=home.mesh)
 
     async def Generate(  # type: ignore[override]  # noqa: N802
@@ -150,12 +162,15 @@ class _Servicer(model_pb2_grpc.HomeServiceServicer):
                 tiers=tiers[start:end],
                 load=model_pb2.Load(num_running=len(self._home.running), num_free_kv_tokens=900, num_kv_tokens=1000),
             )
+            if script.logprobs is not None and request.sampling.HasField("num_logprobs"):
+                count = request.sampling.num_logprobs
+                message.logprobs.extend(script.logprobs(i, token_ids[i], count) for i in range(start, end))
             start = end
             if start == len(token_ids):
                 if script.error is not None:
                     message.errors.add(sequence_id=request.sequence_id, error=script.error)
                 else:
-                    message.finished.append(_finished(request, counts, is_stop=is_stop))
+                    message.finished.append(_finished(request, script.usage, counts, is_stop=is_stop))
             outbox.put(message)
             if start == len(token_ids):
                 return
@@ -163,7 +178,9 @@ class _Servicer(model_pb2_grpc.HomeServiceServicer):
             await asyncio.sleep(0)
 
 
-def _finished(request: model_pb2.OpenRequest, counts: list[int], *, is_stop: bool) -> model_pb2.Finished:
+def _finished(
+    request: model_pb2.OpenRequest, more: common_pb2.Usage, counts: list[int], *, is_stop: bool
+) -> model_pb2.Finished:
     usage = common_pb2.Usage(
         num_prompt_tokens=len(request.prompt_token_ids),
         num_committed_tokens=counts,
@@ -171,6 +188,7 @@ def _finished(request: model_pb2.OpenRequest, counts: list[int], *, is_stop: boo
         num_scored_tokens=sum(counts),
         num_rejected_tokens=counts[1],
     )
+    usage.MergeFrom(more)
     reason = common_pb2.FINISH_REASON_STOP if is_stop else common_pb2.FINISH_REASON_LENGTH
     return model_pb2.Finished(sequence_id=request.sequence_id, reason=reason, usage=usage)
 

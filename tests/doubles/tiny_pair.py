@@ -26,12 +26,18 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 SHAPES = {"slm": ModelShape(num_layers=2, width=32), "llm": ModelShape(num_layers=3, width=48)}
 
 
-def write_tiny_pair(directory: Path, *, seed: int = 0, vocab_size: dict[str, int] | None = None) -> None:
-    """Write `slm`, `llm` and `router` below a directory. `vocab_size` pads the output layer of a model."""
+def write_tiny_pair(
+    directory: Path, *, seed: int = 0, vocab_size: dict[str, int] | None = None, likeness: float = 0.0
+) -> None:
+    """Write `slm`, `llm` and `router` below a directory.
+
+    `vocab_size` pads the output layer of a model. With a `likeness` above 0 the large model is the small one but
+    for some noise, so that the two agree often; without it they have nothing in common.
+    """
     tokenizer = PreTrainedTokenizerFast.from_pretrained(embedded_path("llm"))
     for index, (name, shape) in enumerate(SHAPES.items()):
-        torch.manual_seed(seed + index)
-        config = shape.config(tokenizer)
+        torch.manual_seed(seed + (0 if likeness else index))
+        config = (SHAPES["slm"] if likeness else shape).config(tokenizer)
         config.vocab_size = (vocab_size or {}).get(name, config.vocab_size)
         model = Qwen3ForCausalLM(config)
         # Wider than the default initialisation: flat random models would leave every choice to rounding.
@@ -39,6 +45,9 @@ def write_tiny_pair(directory: Path, *, seed: int = 0, vocab_size: dict[str, int
             if parameter.ndim == 2:
                 torch.nn.init.normal_(parameter, std=0.15)
         torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.5)
+        if likeness and name == "llm":
+            for parameter in model.parameters():
+                parameter.data += (1 - likeness) * parameter.std(correction=0) * torch.randn_like(parameter)
         model.save_pretrained(directory / name)
         tokenizer.save_pretrained(str(directory / name))
     write_random_router(directory / "router", slm=directory / "slm", llm=directory / "llm", seed=seed)

@@ -115,6 +115,7 @@ async def gateway_over(
     path: Path | None = None,
     grace_s: float = 5.0,
     window: int = WINDOW,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
     **options: Any,
 ) -> AsyncIterator[Served]:
     """A gateway over a home with a script; `options` are the gateway's settings."""
@@ -133,6 +134,7 @@ async def gateway_over(
         settings = MeshSettings(
             slm=HomeSettings(path=path or embedded_path("llm"), address=address),
             gateway=GatewaySettings(**{"port": 0, "grpc_port": 0, "piece_interval_s": 0, **options}),
+            max_message_bytes=max_message_bytes,
             grace_s=grace_s,
         )
         running = await stack.enter_async_context(serving(settings))

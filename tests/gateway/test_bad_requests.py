@@ -90,12 +90,26 @@ async def check_still_serves(served: Served) -> None:
         ({"routing": 1}, "routing"),
         ({"n": 2}, "n"),
         ({"n": True}, "n"),
-        ({"logprobs": 0}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
         ({"best_of": 2}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"echo": True}, "echo"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"logit_bias": {"1": 1}}, "logit_bias"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"presence_penalty": "1"}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 10.1}, "repetition_penalty"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        *(({"logit_bias": {key: 1}}, "logit_bias") for key in ("", "a", "-1", "1.0", "01", " 1", "\u0661", "9" * 5000)),
+        *(({"logit_bias": {"1": value}}, "logit_bias") for value in ("1", None, True, [1], 100.5, -101, 10**400)),
+        ({"logit_bias": {"1": 1, "1000000": 1}}, "logit_bias"),
+        ({"logit_bias": {str(token_id): 1 for token_id in range(1025)}}, "logit_bias"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"min_tokens": 17}, "min_tokens"),
+        ({"min_tokens": 2**40, "max_tokens": 2**41}, "min_tokens"),
     ],
 )
 async def test_a_wrong_field_is_named(served: Served, fields: dict[str, Any], field: str) -> None:
@@ -121,7 +135,13 @@ async def test_a_wrong_field_is_named(served: Served, fields: dict[str, Any], fi
         ({"messages": [*USER, {"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages.1.tool_calls"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": True}, "top_logprobs"),
+        ({"min_tokens": 3, "max_completion_tokens": 2, "max_tokens": 9}, "min_tokens"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"audio": {}}, "audio"),
     ],
@@ -135,12 +155,16 @@ async def test_null_means_absent_and_what_asks_for_nothing_is_accepted(served: S
     optional = (
         *("temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "stop", "seed", "n"),
         *("stream", "stream_options", "tools", "logit_bias", "user", "routing", "stop_token_ids", "ignore_eos"),
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "logprobs", "top_logprobs"),
     )
     assert (await served.chat(**dict.fromkeys(optional))).status_code == 200
     harmless = {"n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logprobs": False, "tools": [], "foo": 1}
+    harmless |= {"top_logprobs": 0, "logit_bias": {}, "repetition_penalty": 1, "min_tokens": 0}
     nested = {"routing": {"policy": None, "threshold": None, "bar": 2}, "stream_options": {"include_usage": None}}
     assert (await served.chat(**harmless, **nested)).status_code == 200
-    assert served.home.opens[0].sampling.temperature == 1.0
+    for opened in served.home.opens:
+        assert opened.sampling.temperature == 1.0
+        assert not opened.sampling.HasField("num_logprobs")
     assert served.home.opens[0].max_tokens == WINDOW - len(served.home.opens[0].prompt_token_ids)
 
 
@@ -232,7 +256,8 @@ async def test_a_prompt_must_leave_room_for_one_token(served: Served, extra: int
     response = await served.complete(prompt=prompt, max_tokens=max_tokens)
     if extra < 0:
         body = response.json()
-        assert body["usage"] == {"prompt_tokens": WINDOW - 1, "completion_tokens": 1, "total_tokens": WINDOW}
+        assert body["usage"]["prompt_tokens"] == WINDOW - 1
+        assert body["usage"]["total_tokens"] == WINDOW
         assert body["choices"][0]["finish_reason"] == "length"
     else:
         message = check_error(response, 400, "prompt", "context_length_exceeded")

@@ -15,6 +15,7 @@ from allroads.gateway.service import serving
 
 PROGRAM = """
 import asyncio, logging, sys
+from allroads.cli.stop import stop_on_signals
 from allroads.config import GatewaySettings, HomeSettings, MeshSettings, embedded_path
 from allroads.gateway.service import run
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
@@ -22,7 +23,12 @@ settings = MeshSettings(
     slm=HomeSettings(path=embedded_path("llm"), address="unix:/tmp/no-such-allroads-home.sock"),
     gateway=GatewaySettings(port=0, grpc_port=0),
 )
-asyncio.run(run(settings))
+
+async def main():
+    with stop_on_signals() as stop:
+        await run(settings, stop.asked)
+
+asyncio.run(main())
 print("modules", sorted({"torch", "transformers"} & sys.modules.keys()))
 """
 

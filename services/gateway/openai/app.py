@@ -55,7 +55,7 @@ class _Routes:
     async def chat(self, request: Request) -> Response:
         body = ChatBody.parse(await self._read(request))
         messages = body.conversation()
-        reply = ChatReply(body.model, report_tokens=body.routing.report_tokens)
+        reply = ChatReply(body.model, self._gateway.token_texts, report_tokens=body.routing.report_tokens)
         return await unless_gone(
             request, self._answer(reply, body, [await self._gateway.plan_chat(messages, body.params(reply.id))])
         )
@@ -66,7 +66,7 @@ class _Routes:
         most = self._settings.max_running + self._settings.max_waiting
         if len(prompts) > most:
             raise InvalidArgument(f"prompt may hold {most} prompts at most, not {len(prompts)}", field="prompt")
-        reply = CompletionReply(body.model, report_tokens=body.routing.report_tokens)
+        reply = CompletionReply(body.model, self._gateway.token_texts, report_tokens=body.routing.report_tokens)
         params = body.params(reply.id)
         plans = [await self._gateway.plan_prompt(prompt, params) for prompt in prompts]
         return await unless_gone(request, self._answer(reply, body, plans))

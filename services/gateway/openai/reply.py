@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ..generation import Generation, Piece
+from ..text.token_text import TokenTexts
+from .logprobs_block import chat_logprobs, completion_logprobs
 from .routing_block import routing_block, usage_block
 
 DONE = b"data: [DONE]\n\n"
@@ -23,10 +25,11 @@ class Reply(ABC):
     object_name: ClassVar[str]
     chunk_name: ClassVar[str]
 
-    def __init__(self, model: str, *, report_tokens: bool) -> None:
+    def __init__(self, model: str, token_texts: TokenTexts, *, report_tokens: bool) -> None:
         self.id = f"{self.id_prefix}-{uuid.uuid4().hex}"
         self._model = model
         self._created = int(time.time())
+        self._token_texts = token_texts
         self._report_tokens = report_tokens
         head = _json(self._head(self.chunk_name))
         self._chunk_head = f'data: {head[:-1]},"choices":['
@@ -37,7 +40,7 @@ class Reply(ABC):
             {
                 "index": index,
                 **self._whole_text("".join(piece.text for piece in own)),
-                "logprobs": None,
+                "logprobs": self._logprobs(own) if generation.plan.has_logprobs else None,
                 "finish_reason": generation.finish_reason,
             }
             for index, (generation, own) in enumerate(zip(generations, pieces, strict=True))
@@ -60,11 +63,12 @@ class Reply(ABC):
 
     def chunk(self, index: int, piece: Piece) -> bytes:
         """What one piece adds; nothing where it adds nothing that a client would see."""
-        if not (piece.text or (self._report_tokens and piece.token_ids)):
+        if not (piece.text or piece.logprobs or (self._report_tokens and piece.token_ids)):
             return b""
         text = self._chunk_text(json.dumps(piece.text, ensure_ascii=False))
+        logprobs = _json(self._logprobs([piece])) if piece.logprobs else "null"
         tail = f',"routing":{_json(self._tokens([piece]))}' if self._report_tokens else ""
-        choice = f'{{"index":{index},{text},"logprobs":null,"finish_reason":null}}]{tail}}}\n\n'
+        choice = f'{{"index":{index},{text},"logprobs":{logprobs},"finish_reason":null}}]{tail}}}\n\n'
         return f"{self._chunk_head}{choice}".encode()
 
     def finish_chunk(self, index: int, generation: Generation) -> bytes:
@@ -88,6 +92,9 @@ class Reply(ABC):
         }
 
     @abstractmethod
+    def _logprobs(self, pieces: Sequence[Piece]) -> dict[str, Any]: ...
+
+    @abstractmethod
     def _whole_text(self, text: str) -> dict[str, Any]: ...
 
     @abstractmethod
@@ -107,6 +114,9 @@ class ChatReply(Reply):
         choice = f'{{"index":{index},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}'
         return f"{self._chunk_head}{choice}]}}\n\n".encode()
 
+    def _logprobs(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        return chat_logprobs(pieces, self._token_texts)
+
     def _whole_text(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
@@ -121,6 +131,9 @@ class CompletionReply(Reply):
     """`/v1/completions`."""
 
     id_prefix, object_name, chunk_name = "cmpl", "text_completion", "text_completion"
+
+    def _logprobs(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        return completion_logprobs(pieces, self._token_texts)
 
     def _whole_text(self, text: str) -> dict[str, Any]:
         return {"text": text}

@@ -5,10 +5,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from ...engine.sampling_params import MAX_LOGPROBS
 from ...errors import InvalidArgument
 from ..gateway import Prompt
 from ..request import GenerationParams
 from ..text.template import Message
+from .logit_bias import parse_logit_bias
 from .messages import to_conversation
 from .unsupported import refuse_unsupported
 
@@ -51,6 +53,11 @@ class GenerationBody(_Strict):
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, Any] = {}
+    min_tokens: int = 0
     stop: Annotated[list[str], BeforeValidator(_listed)] = []
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
@@ -75,6 +82,10 @@ class GenerationBody(_Strict):
             field = ".".join(str(part) for part in problem["loc"])
             raise InvalidArgument(f"{field}: {problem['msg']}", field=field) from None
 
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are to be told; None for no log-probabilities at all."""
+        return None
+
     def params(self, request_id: str) -> GenerationParams:
         """The same in the gateway's own words; values are checked there."""
         for limit in (self.max_tokens, self.max_completion_tokens):
@@ -88,6 +99,12 @@ class GenerationBody(_Strict):
             top_k=self.top_k,
             min_p=self.min_p,
             seed=self.seed,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=parse_logit_bias(self.logit_bias),
+            min_tokens=self.min_tokens,
+            num_logprobs=self.num_logprobs(),
             stop=tuple(self.stop),
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
@@ -102,6 +119,21 @@ class ChatBody(GenerationBody):
     """`POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]]
+    logprobs: bool = False
+    top_logprobs: int | None = None
+
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are to be told; None for no log-probabilities at all.
+
+        Raises:
+            InvalidArgument: `top_logprobs` is out of range, or stands alone.
+        """
+        wanted = self.top_logprobs or 0
+        if not 0 <= wanted <= MAX_LOGPROBS:
+            raise InvalidArgument(f"top_logprobs must be from 0 to {MAX_LOGPROBS}, not {wanted}", field="top_logprobs")
+        if wanted and not self.logprobs:
+            raise InvalidArgument("top_logprobs needs logprobs: true", field="top_logprobs")
+        return wanted if self.logprobs else None
 
     def conversation(self) -> list[Message]:
         """Messages as a chat template reads them, text parts joined.
@@ -118,6 +150,11 @@ class CompletionBody(GenerationBody):
     max_tokens: int | None = _COMPLETION_MAX_TOKENS
     prompt: Any
     """A text, several texts, token ids, or several lists of token ids."""
+    logprobs: int | None = None
+
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are to be told; None for no log-probabilities at all."""
+        return self.logprobs
 
     def prompts(self) -> list[Prompt]:
         """The prompts, one a choice.

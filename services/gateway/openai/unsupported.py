@@ -1,6 +1,6 @@
 """Fields of OpenAI's API that are known and not served: refused by name unless they ask for nothing.
 
-Silence would be worse: a client that asks for tools or log-probabilities must learn that it gets none.
+Silence would be worse: a client that asks for tools or several answers must learn that it gets none.
 Fields that nobody knows are ignored, so that clients of other servers work.
 """
 
@@ -13,22 +13,16 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False,),
     "modalities": (["text"],),
     "n": (1,),
     "prediction": (),
-    "presence_penalty": (0,),
     "reasoning_effort": ("none",),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "web_search_options": (),
 }
 """Field -> values that change nothing, null apart."""

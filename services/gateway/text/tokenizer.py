@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from ...errors import InvalidArgument
 from ...vocabulary import Vocabulary, load_vocabulary
 from .template import ChatTemplate, Message, load_template
+from .token_text import TokenTexts
 
 _SHORT_TEXT = 4096
 """Characters that are encoded in the event loop; longer texts would hold up everyone's tokens."""
@@ -23,6 +24,8 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self._template = template
         self.vocabulary = vocabulary
+        decoder = tokenizer.decoder
+        self.token_texts = TokenTexts(vocabulary.tokens, " ".join if decoder is None else decoder.decode)
 
     async def encode_prompt(self, text: str) -> list[int]:
         """Ids of a raw prompt, with what the tokenizer's post-processor adds, such as one BOS."""
