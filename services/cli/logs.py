@@ -5,15 +5,20 @@ import logging
 import time
 from collections.abc import Callable
 
+Speaker = Callable[[logging.LogRecord], str]
+"""Names the service that a record is of."""
+OnLine = Callable[[str, str], None]
+"""Takes a service's name and a line of its output."""
+
 _QUIET_LIBRARIES = ("httpx", "httpcore", "uvicorn.access", "asyncio")
 
 
 class EventFormatter(logging.Formatter):
     """`time=… level=… service=… logger=… message="…"`, and `exception="…"` where there is one."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, speaker: Speaker) -> None:
         super().__init__()
-        self._service = service
+        self._speaker = speaker
 
     def format(self, record: logging.LogRecord) -> str:
         """A record as one line; line breaks inside a value are escaped."""
@@ -21,7 +26,7 @@ class EventFormatter(logging.Formatter):
         fields = {
             "time": f"{seconds}.{int(record.msecs):03}Z",
             "level": record.levelname.lower(),
-            "service": self._service,
+            "service": self._speaker(record),
             "logger": record.name.removeprefix("allroads."),
             "message": json.dumps(record.getMessage(), ensure_ascii=False),
         }
@@ -31,24 +36,29 @@ class EventFormatter(logging.Formatter):
 
 
 class CallbackHandler(logging.Handler):
-    """Gives each formatted line to a function."""
+    """Gives each line to a function."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, speaker: Speaker, on_line: OnLine) -> None:
         super().__init__()
-        self._write = write
+        self._speaker, self._on_line = speaker, on_line
 
     def emit(self, record: logging.LogRecord) -> None:
         """Format and hand over."""
         try:
-            self._write(self.format(record))
+            self._on_line(self._speaker(record), self.format(record))
         except Exception:  # a handler reports its faults and never raises
             self.handleError(record)
 
 
-def set_up_logging(service: str, level: str, handler: logging.Handler | None = None) -> None:
-    """Send the process's logs and warnings to a handler, stderr where none is given."""
-    handler = handler or logging.StreamHandler()
-    handler.setFormatter(EventFormatter(service))
+def always(service: str) -> Speaker:
+    """The speaker of a process that is one service."""
+    return lambda record: service
+
+
+def set_up_logging(speaker: Speaker, level: str, on_line: OnLine | None = None) -> None:
+    """Send the process's logs and warnings to a function, to stderr where none is given."""
+    handler = logging.StreamHandler() if on_line is None else CallbackHandler(speaker, on_line)
+    handler.setFormatter(EventFormatter(speaker))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     for name in _QUIET_LIBRARIES:

@@ -3,15 +3,13 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Self
 
 from .console import ERROR_PREFIX, one_line
+from .logs import OnLine
 from .services import Service
-
-OnLine = Callable[[str, str], None]
-"""Takes a service's name and a line of its output."""
 
 _MAX_LINE_BYTES = 64 * 1024
 _READ_BYTES = 64 * 1024

@@ -1,25 +1,29 @@
 """What `allroads up` does once the settings are known: check, start, keep, stop, leave nothing behind."""
 
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from ..config import MeshSettings, save_settings
 from ..mesh.regions import remove_stale_regions
 from .console import stderr, stdout
 from .endpoint import describe_endpoint
+from .leave import leave_if_insisted
 from .log_view import LogView
-from .logs import CallbackHandler, set_up_logging
+from .logs import always, set_up_logging
 from .preflight import check_mesh
 from .run_directory import run_directory
-from .services import mesh_services
+from .services import child_environment, mesh_services
+from .single_process import SingleProcess
+from .speakers import speaker_of
 from .stop import stop_on_signals
 from .supervisor import Supervisor
 
 
-async def run_mesh(settings: MeshSettings, *, ready_timeout_s: float) -> None:
-    """Run a whole mesh until a signal asks to stop.
+async def run_mesh(settings: MeshSettings, *, ready_timeout_s: float, single_process: bool = False) -> None:
+    """Run a whole mesh until a signal asks to stop. In one process this may end the process itself.
 
     Raises:
         StartupError: the set-up is wrong.
@@ -28,15 +32,29 @@ async def run_mesh(settings: MeshSettings, *, ready_timeout_s: float) -> None:
     began_s = time.monotonic()
     settings = check_mesh(settings)
     view = LogView(stderr())
-    set_up_logging("up", settings.log_level, CallbackHandler(lambda line: view.show("up", line)))
-    with _no_regions_left(), run_directory() as directory, stop_on_signals() as stop:
+    set_up_logging(speaker_of if single_process else always("up"), settings.log_level, view.show)
+
+    def on_ready() -> None:
+        stdout().print(describe_endpoint(settings, time.monotonic() - began_s))
+
+    with (
+        stop_on_signals() as stop,
+        leave_if_insisted(stop) if single_process else nullcontext(),
+        _no_regions_left(),
+        run_directory() as directory,
+    ):
         settings = settings.with_addresses(directory)
+        services = mesh_services(settings, _saved(settings, directory))
+        if single_process:
+            mesh = SingleProcess(_prepared(settings), services, ready_timeout_s=ready_timeout_s, on_ready=on_ready)
+            await mesh.run(stop)
+            return
         supervisor = Supervisor(
-            mesh_services(settings, _saved(settings, directory)),
+            services,
             ready_timeout_s=ready_timeout_s,
             grace_s=settings.grace_s,
             on_line=view.show,
-            on_ready=lambda: stdout().print(describe_endpoint(settings, time.monotonic() - began_s)),
+            on_ready=on_ready,
         )
         await supervisor.run(stop)
 
@@ -55,3 +73,16 @@ def _saved(settings: MeshSettings, directory: Path) -> Path:
     path = directory / "mesh.yaml"
     save_settings(settings, path)
     return path
+
+
+def _prepared(settings: MeshSettings) -> MeshSettings:
+    """Make this process a home for all services, before any of them is imported.
+
+    torch counts its threads once for a process: every service takes as many as the one that wants most.
+    """
+    num_threads = max(settings.slm.num_threads, settings.llm.num_threads, settings.router.num_threads)
+    os.environ.update(child_environment(num_threads))
+    same = {"num_threads": num_threads}
+    return settings.model_copy(
+        update={name: getattr(settings, name).model_copy(update=same) for name in ("slm", "llm", "router")}
+    )

@@ -1,18 +1,19 @@
 """`allroads serve`: one service of a mesh in this process."""
 
 import asyncio
-import importlib
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..config import MeshSettings, ServiceName
 from ..errors import StartupError
-from .logs import set_up_logging
+from .cores import pin
+from .logs import always, set_up_logging
 from .options import Config, resolve_settings
 from .parent import die_with_parent
+from .services import Run, run_of
+from .stop import stop_on_signals
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ def serve(
     service: Annotated[ServiceName, typer.Argument(help="Which service of the mesh.", show_default=False)],
     config: Config = None,
     parent_pid: Annotated[int | None, typer.Option(hidden=True)] = None,
+    core: Annotated[list[int] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run one service of a mesh until SIGTERM or Ctrl-C.
 
@@ -37,11 +39,18 @@ def serve(
     """
     if parent_pid is not None:
         die_with_parent(parent_pid)
+    if core:
+        pin(core)
     settings = resolve_settings(config)
     _check_addresses(service, settings)
-    set_up_logging(service, settings.log_level)
-    asyncio.run(_run_of(service)(settings))
+    set_up_logging(always(service), settings.log_level)
+    asyncio.run(_run_until_signal(run_of(service), settings))
     logger.info("stopped")
+
+
+async def _run_until_signal(run: Run, settings: MeshSettings) -> None:
+    with stop_on_signals() as stop:
+        await run(settings, stop.asked)
 
 
 def _check_addresses(service: str, settings: MeshSettings) -> None:
@@ -52,11 +61,3 @@ def _check_addresses(service: str, settings: MeshSettings) -> None:
                 f"or with ALLROADS_{name.upper()}__ADDRESS",
                 field=f"{name}.address",
             )
-
-
-def _run_of(service: str) -> Callable[[MeshSettings], Coroutine[Any, Any, None]]:
-    """The service's `run`. Imported by name and late: a service loads only what it needs itself."""
-    run: Callable[[MeshSettings], Coroutine[Any, Any, None]] = importlib.import_module(
-        f"...{service}.service", __name__
-    ).run
-    return run

@@ -1,13 +1,20 @@
-"""The services of a mesh as the supervisor sees them: a command each, and where its health is asked."""
+"""The services of a mesh as whoever runs them sees them: how each is run, and where its health is asked."""
 
+import asyncio
+import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..config import SERVICE_NAMES, MeshSettings, ServiceName
+from .cores import place, usable_cores
 from .ports import join_address, reachable_host
+
+Run = Callable[[MeshSettings, asyncio.Event], Coroutine[Any, Any, None]]
+"""Serves with these settings until the event is set."""
 
 _HEALTH_NAMES: dict[ServiceName, str] = {
     "slm": "allroads.v1.HomeService",
@@ -19,17 +26,17 @@ _HEALTH_NAMES: dict[ServiceName, str] = {
 
 @dataclass(frozen=True)
 class Service:
-    """One child of the supervisor."""
+    """One service of a mesh, as a process of its own or as a task of another."""
 
     name: str
     command: tuple[str, ...]
-    """Program and arguments. Must end within its grace after SIGTERM."""
+    """Program and arguments of a process. Must end within its grace after SIGTERM."""
     address: str
     """gRPC address at which `grpc.health.v1` answers."""
     health_name: str
     """The name that is SERVING once requests may come."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The whole environment of the child."""
+    """The whole environment of a process."""
 
 
 def mesh_services(settings: MeshSettings, config: Path) -> list[Service]:
@@ -47,16 +54,23 @@ def mesh_services(settings: MeshSettings, config: Path) -> list[Service]:
         "router": settings.router.num_threads,
         "gateway": 1,
     }
+    cores = place(threads, usable_cores()) if settings.pin_cores else {}
     return [
         Service(
             name=name,
-            command=_serve_command(name, config),
+            command=_serve_command(name, config, cores.get(name, [])),
             address=addresses[name],
             health_name=_HEALTH_NAMES[name],
             environment=child_environment(threads[name]),
         )
         for name in SERVICE_NAMES
     ]
+
+
+def run_of(service: str) -> Run:
+    """What `allroads serve` runs. Imported by name and late: a process loads only what it needs itself."""
+    run: Run = importlib.import_module(f"...{service}.service", __name__).run
+    return run
 
 
 def child_environment(num_threads: int) -> dict[str, str]:
@@ -73,7 +87,9 @@ def child_environment(num_threads: int) -> dict[str, str]:
     return {**defaults, **inherited, "OMP_NUM_THREADS": str(num_threads), "PYTHONUNBUFFERED": "1"}
 
 
-def _serve_command(name: str, config: Path) -> tuple[str, ...]:
+def _serve_command(name: str, config: Path, cores: list[int]) -> tuple[str, ...]:
     package = __package__.rpartition(".")[0]
-    arguments = ("serve", name, "--config", str(config), "--parent-pid", str(os.getpid()))
+    arguments = ["serve", name, "--config", str(config), "--parent-pid", str(os.getpid())]
+    for core in cores:
+        arguments += ["--core", str(core)]
     return (sys.executable, "-m", package, *arguments)

@@ -1,9 +1,12 @@
 """Being asked to stop: once politely, twice at once."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+logger = logging.getLogger(__name__)
 
 
 class StopRequest:
@@ -31,8 +34,13 @@ def stop_on_signals() -> Iterator[StopRequest]:
     # Whoever started us with nohup wants us to outlive the terminal. A terminal that closes may say so twice.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handlers[signal.SIGHUP] = request.asked.set
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
+
+    def on_signal(number: signal.Signals) -> None:
+        logger.info("%s: stopping", number.name)
+        handlers[number]()
+
+    for number in handlers:
+        loop.add_signal_handler(number, on_signal, number)
     try:
         yield request
     finally:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from ..errors import AllroadsError, StartupError, Unavailable
 from ..mesh.server import first_of
-from .process import Child, OnLine
+from .logs import OnLine
+from .process import Child
 from .readiness import until_ready
 from .restarts import Deaths, RestartPolicy
 from .services import Service

@@ -44,6 +44,9 @@ def up(
     ready_timeout: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="How long services may take until they are ready.")
     ] = 120.0,
+    single_process: Annotated[
+        bool, typer.Option("--single-process", help="All services in this process; nothing restarts one that fails.")
+    ] = False,
 ) -> None:
     """Serve a model pair: start the four services, restart what dies, stop them on Ctrl-C.
 
@@ -62,4 +65,4 @@ def up(
     # Late, so that no other command pays for gRPC.
     from .run_mesh import run_mesh  # noqa: PLC0415
 
-    asyncio.run(run_mesh(settings, ready_timeout_s=ready_timeout))
+    asyncio.run(run_mesh(settings, ready_timeout_s=ready_timeout, single_process=single_process))

@@ -10,18 +10,19 @@ import sys
 from pathlib import Path
 
 from allroads.cli.parent import die_with_parent
-from allroads.mesh.server import ServiceServer, stop_signal
+from allroads.cli.stop import stop_on_signals
+from allroads.mesh.server import ServiceServer
 
 HEALTH_NAME = "allroads.test.Scripted"
 
 
 async def serve(name: str, address: str) -> None:
     server = ServiceServer([HEALTH_NAME], max_message_bytes=1 << 20)
-    async with stop_signal() as stop:
+    with stop_on_signals() as stop:
         await server.start(address)
         await server.set_ready(True)
         print("serving", flush=True)
-        await stop.wait()
+        await stop.asked.wait()
         await server.stop(0)
     print(f"stopped {name}", flush=True)
 

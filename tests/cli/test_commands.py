@@ -24,7 +24,7 @@ def test_help_lists_the_commands_and_the_exit_codes() -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("up", ("--config", "--port", "--grpc-port", "--ready-timeout", "8000", "8001")),
+        ("up", ("--config", "--port", "--grpc-port", "--ready-timeout", "--single-process", "8000", "8001")),
         ("serve", ("slm|llm|router|gateway", "--config")),
         ("chat", ("--url", "--policy", "--threshold", "--share", "--max-tokens", "[brackets]")),
         ("config", ("--config",)),

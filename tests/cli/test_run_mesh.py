@@ -121,6 +121,15 @@ def test_services_of_a_mesh(mesh_directory: Path, monkeypatch: pytest.MonkeyPatc
     assert llm.command[1:5] == ("-m", "allroads", "serve", "llm")
 
 
+def test_services_in_one_process_use_as_many_threads_as_one_of_them_wants(
+    mesh_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, "TQDM_DISABLE": "0"})
+    prepared = run_mesh._prepared(load_settings(mesh_directory / "mesh.yaml", {"llm": {"num_threads": 3}}))
+    assert [part.num_threads for part in (prepared.slm, prepared.llm, prepared.router)] == [3, 3, 3]
+    assert [os.environ[key] for key in ("OMP_NUM_THREADS", "TQDM_DISABLE", "HF_HUB_OFFLINE")] == ["3", "0", "1"]
+
+
 async def test_nothing_starts_when_the_set_up_is_wrong(
     mesh_directory: Path, runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

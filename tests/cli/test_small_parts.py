@@ -8,9 +8,10 @@ import pytest
 from allroads.cli.console import exit_code, one_line
 from allroads.cli.endpoint import EXAMPLE_QUESTION, describe_endpoint
 from allroads.cli.log_view import LogView
-from allroads.cli.logs import CallbackHandler, EventFormatter
+from allroads.cli.logs import CallbackHandler, EventFormatter, always
 from allroads.cli.ports import join_address, split_address
 from allroads.cli.restarts import Deaths, RestartPolicy
+from allroads.cli.speakers import speaker_of, speaking_as
 from allroads.config import MeshSettings
 from allroads.errors import CheckpointError, Unavailable
 from rich.console import Console
@@ -27,9 +28,9 @@ def test_deaths_before_the_window_do_not_count() -> None:
 
 
 def test_an_event_is_one_line_with_its_service() -> None:
-    lines: list[str] = []
-    handler = CallbackHandler(lines.append)
-    handler.setFormatter(EventFormatter("slm"))
+    lines: list[tuple[str, str]] = []
+    handler = CallbackHandler(always("slm"), lambda name, line: lines.append((name, line)))
+    handler.setFormatter(EventFormatter(always("slm")))
     logger = logging.Logger("allroads.mesh.stream")
     logger.addHandler(handler)
     logger.info('llm: "lost"\nfor good')
@@ -37,10 +38,20 @@ def test_an_event_is_one_line_with_its_service() -> None:
         raise RuntimeError("no memory")
     except RuntimeError:
         logger.exception("step failed")
-    first, second = lines
+    (_, first), (name, second) = lines
+    assert name == "slm"
     assert first.split(" ", 1)[1] == r'level=info service=slm logger=mesh.stream message="llm: \"lost\"\nfor good"'
     assert "\n" not in second
     assert "RuntimeError: no memory" in json.loads(second.partition("exception=")[2])
+
+
+def test_where_services_share_a_process_each_task_speaks_for_its_own() -> None:
+    def speaker(logger: str) -> str:
+        return speaker_of(logging.LogRecord(f"allroads.{logger}", logging.INFO, "", 1, "x", None, None))
+
+    assert speaking_as("gateway").run(speaker, "mesh.stream") == "gateway"
+    loggers = ("slm.journeys", "llm.tier", "mesh.stream", "engine.thread", "cli.stop")
+    assert [speaker(logger) for logger in loggers] == ["slm", "llm", "mesh", "mesh", "up"]
 
 
 def test_a_service_cannot_steer_the_terminal() -> None:
