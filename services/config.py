@@ -121,9 +121,9 @@ class HomeSettings(ModelSettings):
 
     policy: str = "r2r"
     """For requests that name none."""
-    max_unjudged: Annotated[int, Field(ge=0, le=64)] = 1
+    max_unjudged: Annotated[int, Field(ge=0, le=64)] = 6
     """Proposals of a request that the small model may feed on while the router has yet to judge them."""
-    max_ahead: Annotated[int, Field(ge=0, le=64)] = 4
+    max_ahead: Annotated[int, Field(ge=0, le=64)] = 8
     """Proposals that it may make while the large model works on a hand-off; they stay if its token is the proposal
     that was handed off. 0 waits."""
     peer_timeout_s: Annotated[float, Field(gt=0)] = 10.0
@@ -181,6 +181,9 @@ class MeshSettings(BaseSettings):
     some besides. Without a limit where none is named. Not for a mesh on several hosts: their devices share names."""
     max_message_bytes: Positive = 64 * 1024 * 1024
     """Size of a gRPC message, the same at both ends of every stream."""
+    pin_cores: bool = True
+    """Whether `allroads up` gives each model service processor cores of its own, as far as they go. Turn it off where
+    several meshes share a machine."""
     grace_s: Annotated[float, Field(ge=0)] = 5.0
     """How long open requests may go on after a service was told to stop."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -18,6 +18,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 class Answer:
     token_ids: list[int] = field(default_factory=list)
     tiers: list[int] = field(default_factory=list)
+    large: list[int] = field(default_factory=list)
+    """What the large model would have written at each place."""
+    large_margin: float = float("inf")
+    """The closest call of these."""
     margin: float = float("inf")
     """The closest call: gap between the two best logits, or between a score and its threshold. Where it is
     within rounding, the order of additions decides, and no two implementations need to agree."""
@@ -53,6 +57,9 @@ class Oracle:
                 answer = answers[row]
                 answer.token_ids.append(token_id)
                 answer.tiers.append(int(is_large))
+                answer.large.append(int(large[index].argmax()))
+                own = large[index].topk(2).values
+                answer.large_margin = min(answer.large_margin, float(own[0] - own[1]))
                 gap = logits.topk(2).values
                 # Where the small model's proposal is judged, it must be the same proposal.
                 judged = small[index].topk(2).values

@@ -70,18 +70,16 @@ def _draw(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
     num_tokens = logits.shape[-1]
     # One tensor, since each that is made of numbers is a copy to the device.
     columns = torch.tensor([_limits(row, num_tokens) for row in rows], dtype=torch.float64, device=logits.device)
-    temperature, top_k, top_p, min_p, point = columns.T.unsqueeze(-1)
+    temperature, top_k, top_p, min_p, point = columns.T.unsqueeze(-1).unbind()
     scaled, order = (logits / temperature.float()).sort(dim=-1, descending=True, stable=True)
     # In float64: how a sum is cut depends on the batch's shape on some devices, and must not change a draw.
     weights = (scaled - scaled[:, :1]).double().exp()
     before = weights.cumsum(dim=-1) - weights
     total = before[:, -1:] + weights[:, -1:]
     rank = torch.arange(num_tokens, device=logits.device)
-    # The likeliest token has weight 1.
+    # The likeliest token has weight 1 and nothing before it: it always stands.
     kept = (rank < top_k) & (before < top_p * total) & (weights >= min_p)
-    # It always stands, so a row is never empty.
-    kept[:, 0] = True
-    cumulative = torch.where(kept, weights, 0.0).cumsum(dim=-1)
+    cumulative = (weights * kept).cumsum(dim=-1)
     index = torch.searchsorted(cumulative, point * cumulative[:, -1:], right=True)
     last_kept = (kept * (rank + 1)).argmax(dim=-1, keepdim=True)
     return order.gather(1, torch.minimum(index, last_kept)).squeeze(1)

@@ -26,6 +26,7 @@ class SdpaBackend:
         self.kv = torch.zeros((shape.num_layers, num_heads, shape.num_blocks * block_size, shape.head_dim), dtype=dtype)
         self.blocks_of = self.kv.view(shape.num_layers, num_heads * shape.num_blocks, block_size * shape.head_dim)
         self._block_table = torch.zeros((num_slots, max_blocks), dtype=torch.int64)
+        self._blocks: list[list[int]] = [[] for _ in range(num_slots)]
         self._head_offsets = (torch.arange(num_heads) * shape.num_blocks).view(2, 1, shape.num_kv_heads, 1)
         # Window i of `_reach` lets the keys before `max_length - i` through, and hides the others.
         self._max_length = max_blocks * block_size
@@ -35,6 +36,7 @@ class SdpaBackend:
     def assign(self, slot: int, blocks: list[int]) -> None:
         """See `AttentionBackend.assign`."""
         self._block_table[slot, : len(blocks)] = torch.tensor(blocks, dtype=torch.int64)
+        self._blocks[slot] = list(blocks)
 
     def clear(self, blocks: list[int]) -> None:
         """See `AttentionBackend.clear`."""
@@ -47,7 +49,7 @@ class SdpaBackend:
         for row in rows:
             offsets.append(offsets[-1] + row.length)
         if offsets[-1] == len(rows):
-            return SdpaPlan(self, self._slots_written(rows), [self._group(rows, None)])
+            return self._plan_decode(rows)
         single: list[int] = []
         short: list[int] = []
         long: list[int] = []
@@ -60,14 +62,31 @@ class SdpaBackend:
         ]
         return SdpaPlan(self, self._slots_written(rows), groups)
 
+    def _plan_decode(self, rows: list[Row]) -> "SdpaPlan":
+        """A step of single tokens, the most frequent one, planned with as few tensors as it takes."""
+        block_size = self.shape.block_size
+        table_rows = [row.slot for row in rows]
+        written = [
+            self._blocks[row.slot][row.start // block_size] * block_size + row.start % block_size for row in rows
+        ]
+        windows = [self._max_length - row.end for row in rows]
+        slots, written_slots, window_of = torch.tensor([table_rows, written, windows]).unbind()
+        num_keys = max(row.end for row in rows)
+        mask = self._reach.unfold(0, num_keys, 1)[window_of].view(-1, 1, 1, num_keys) if len(rows) > 1 else None
+        group = _Group(len(rows), 1, num_keys, None, None, self._pieces(slots, num_keys), mask)
+        return SdpaPlan(self, written_slots, [group])
+
+    def _pieces(self, slots: Tensor, num_keys: int) -> Tensor:
+        """The pieces of KV that hold the first `num_keys` keys and values of these slots, int64, end to end."""
+        blocks = self._block_table[slots, : -(-num_keys // self.shape.block_size)]
+        return (blocks.view(1, len(slots), 1, -1) + self._head_offsets).view(-1)
+
     def _slots_written(self, rows: list[Row]) -> Tensor:
         """Slots of all new tokens, int64 [tokens]."""
-        table_rows = torch.tensor([row.slot for row in rows])
-        positions = torch.tensor([row.start for row in rows])
-        if any(row.length > 1 for row in rows):
-            lengths = torch.tensor([row.length for row in rows])
-            table_rows = table_rows.repeat_interleave(lengths)
-            positions = torch.cat([torch.arange(row.start, row.end) for row in rows])
+        table_rows = torch.tensor([row.slot for row in rows]).repeat_interleave(
+            torch.tensor([row.length for row in rows])
+        )
+        positions = torch.cat([torch.arange(row.start, row.end) for row in rows])
         block_size = self.shape.block_size
         blocks = self._block_table[table_rows, positions // block_size]
         return blocks.mul_(block_size).add_(positions % block_size)
@@ -76,9 +95,7 @@ class SdpaBackend:
         """Rows to attend together. `offsets`: where each one's tokens begin; None where the rows are the whole step."""
         longest = max(row.length for row in rows)
         num_keys = max(row.end for row in rows)
-        num_blocks = -(-num_keys // self.shape.block_size)
-        blocks = self._block_table[torch.tensor([row.slot for row in rows]), :num_blocks]
-        read = (blocks.view(1, len(rows), 1, num_blocks) + self._head_offsets).view(-1)
+        read = self._pieces(torch.tensor([row.slot for row in rows]), num_keys)
         starts = torch.tensor([row.start for row in rows]).view(-1, 1)
         local = torch.arange(longest)
         mask = None

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 
 import grpc
 
 from ..config import MeshSettings, ModelSettings
 from ..engine.engine import Engine
 from ..errors import AllroadsError
-from ..mesh.server import ServiceServer, first_of, stop_signal
+from ..memory import resolve_memory
+from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status
 from ..mesh.stream import Outbox, serve_stream
 from ..mesh.wire import model_pb2, model_pb2_grpc
@@ -17,6 +19,7 @@ from ..model.decode_host import DecodeHost
 from ..model.description import describe, vocabulary_page
 from ..model.streams import Streams
 from ..model.warm_up import warm_up
+from .opinion_log import OpinionLog
 from .tier import Command, StreamClosed, Tier, Visit
 
 logger = logging.getLogger(__name__)
@@ -68,27 +71,35 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
             self.streams.leave(stream_id)
 
 
-async def run(settings: MeshSettings) -> None:
-    """Serve the large model until SIGTERM or SIGINT.
+async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
+    """Serve the large model until `stop` is set.
 
     Raises:
         StartupError: the model cannot be loaded, or the address not be bound.
         Internal: the decode loop failed.
     """
-    async with stop_signal() as stop:
-        engine = await asyncio.to_thread(Engine.load, settings.llm)
-        await asyncio.to_thread(warm_up, engine)
-        host: DecodeHost[Command] = DecodeHost()
-        servicer = TierServicer(engine, settings.llm, host)
-        tier = Tier(engine, lambda responses: host.in_loop(servicer.streams.deliver, responses))
-        server = ServiceServer([SERVICE_NAME], max_message_bytes=settings.max_message_bytes)
-        model_pb2_grpc.add_TierServiceServicer_to_server(servicer, server.grpc)
-        await server.start(settings.llm.address)
-        try:
-            host.start(tier.turn)
-            await server.set_ready(True)
-            logger.info("%s ready: %s", engine.facts.model_id, settings.llm.address)
-            await first_of(stop, asyncio.create_task(host.until_crash()))
-        finally:
-            await server.stop(settings.grace_s, is_busy=lambda: tier.num_visitors > 0)
-            host.stop()
+    settings = resolve_memory(settings)
+    engine = await asyncio.to_thread(partial(Engine.load, settings.llm, catch_up=settings.llm.catch_up))
+    await asyncio.to_thread(warm_up, engine)
+    host: DecodeHost[Command] = DecodeHost()
+    servicer = TierServicer(engine, settings.llm, host)
+    log = OpinionLog(settings.llm.opinions_path) if settings.llm.opinions_path is not None else None
+    tier = Tier(
+        engine,
+        lambda responses: host.in_loop(servicer.streams.deliver, responses),
+        opinions=settings.llm.opinions,
+        opinion_log=log,
+    )
+    server = ServiceServer([SERVICE_NAME], max_message_bytes=settings.max_message_bytes)
+    model_pb2_grpc.add_TierServiceServicer_to_server(servicer, server.grpc)
+    await server.start(settings.llm.address)
+    crash = asyncio.create_task(host.until_crash())
+    try:
+        host.start(tier.turn)
+        await server.set_ready(True)
+        logger.info("%s ready: %s", engine.facts.model_id, settings.llm.address)
+        await first_of(stop, crash)
+    finally:
+        await server.stop(settings.grace_s, is_busy=lambda: tier.num_visitors > 0)
+        crash.cancel()
+        host.stop()

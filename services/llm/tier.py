@@ -2,6 +2,7 @@
 
 A hand-off says which prefix the tier is taken to hold and brings the tokens after it, so what both ends
 know cannot drift apart unnoticed: a tier that holds less answers OUT_OF_STEP and is sent everything.
+One that asks for no token is a reservation: KV is set aside, and the prompt may be computed ahead.
 """
 
 import logging
@@ -15,8 +16,10 @@ from ..errors import AllroadsError, Internal, InvalidArgument, NotANumber, OutOf
 from ..mesh.status import to_wire
 from ..mesh.wire import common_pb2 as pb
 from ..mesh.wire import model_pb2
+from ..model import logprobs_wire
 from ..model.description import load_of
 from ..model.sampling_wire import sampling_from_wire
+from .opinion_log import OpinionLog
 from .visitor import Visitor, VisitorKey
 
 logger = logging.getLogger(__name__)
@@ -45,9 +48,18 @@ Responses = dict[int, model_pb2.VisitResponse]
 class Tier:
     """Owns the visitors. Belongs to the decode thread."""
 
-    def __init__(self, engine: Engine, deliver: Callable[[Responses], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        deliver: Callable[[Responses], None],
+        *,
+        opinions: bool = True,
+        opinion_log: OpinionLog | None = None,
+    ) -> None:
         self._engine = engine
         self._deliver = deliver
+        self._opinions = opinions
+        self._opinion_log = opinion_log
         self._visitors: dict[VisitorKey, Visitor] = {}
         self._by_sequence: dict[Sequence, Visitor] = {}
         self._responses: Responses = {}
@@ -70,7 +82,8 @@ class Tier:
                 case StreamClosed(stream_id):
                     for key in [key for key in self._visitors if key[0] == stream_id]:
                         self._close(key)
-        self._engine.admit()
+        for sequence in self._engine.admit():
+            self._admitted(self._by_sequence[sequence])
         step = self._engine.step()
         if step is not None:
             self._write(step)
@@ -87,8 +100,8 @@ class Tier:
         key = (stream_id, hand_off.sequence_id)
         try:
             visitor = self._visitors.get(key)
-            if hand_off.max_tokens < 1:
-                raise InvalidArgument("max_tokens must be at least 1", field="max_tokens")
+            if hand_off.num_opinions_wanted > len(hand_off.unseen_token_ids):
+                raise InvalidArgument("opinions are given on unseen tokens only", field="num_opinions_wanted")
             if hand_off.prefix_length == 0:
                 if visitor is not None:
                     self._close(key)
@@ -101,8 +114,20 @@ class Tier:
         except AllroadsError as error:
             self._fail(key, error)
             return
+        sequence = visitor.sequence
         visitor.visit_number = hand_off.visit_number
-        visitor.num_left = min(hand_off.max_tokens, visitor.sequence.max_length - len(visitor.sequence))
+        visitor.num_left = min(hand_off.max_tokens, sequence.max_length - len(sequence))
+        sequence.is_ahead = not visitor.num_left
+        if self._opinions and hand_off.num_opinions_wanted:
+            sequence.opinions_from = len(sequence) - hand_off.num_opinions_wanted
+        if visitor.num_left and not sequence.num_uncomputed:
+            sequence.rewind()
+
+    def _admitted(self, visitor: Visitor) -> None:
+        stream_id, number = visitor.key
+        response = self._response(stream_id)
+        response.admitted_sequence_ids.append(number)
+        response.num_cached_tokens.append(visitor.sequence.num_cached)
 
     def _open(self, key: VisitorKey, hand_off: model_pb2.HandOff) -> Visitor:
         params = hand_off.visitor
@@ -124,10 +149,8 @@ class Tier:
         sequence = visitor.sequence
         unseen = list(hand_off.unseen_token_ids)
         self._check(unseen, room=sequence.max_length - hand_off.prefix_length)
-        sequence.truncate(hand_off.prefix_length)
+        self._engine.truncate(sequence, hand_off.prefix_length)
         sequence.append(unseen)
-        if not sequence.num_uncomputed:
-            sequence.rewind()
         if sequence.state is State.PENDING:
             self._engine.resume(sequence)
 
@@ -142,7 +165,13 @@ class Tier:
         """Add each visitor's token; end the visits that are over."""
         for sequence in step.failed:
             self._fail(self._by_sequence[sequence].key, NotANumber("the large model produced NaN for this request"))
-        for sequence, token_id in zip(step.sequences, step.proposals, strict=True):
+        for opinion in step.opinions:
+            visitor = self._by_sequence[opinion.sequence]
+            visitor.num_opinions += len(opinion.token_ids)
+            visitor.num_agreed_opinions += opinion.num_agreed
+            if self._opinion_log is not None:
+                self._opinion_log.write(visitor, opinion)
+        for sequence, token_id, logprobs in zip(step.sequences, step.proposals, step.logprobs, strict=True):
             visitor = self._by_sequence[sequence]
             if visitor.num_left < 1:
                 raise Internal(f"sequence {visitor.key} was run between visits")
@@ -160,6 +189,11 @@ class Tier:
             response.token_ids.append(token_id)
             response.returned.append(not visitor.num_left)
             response.num_computed_tokens.append(visitor.num_new_positions())
+            response.num_opinions.append(visitor.num_opinions)
+            response.num_agreed_opinions.append(visitor.num_agreed_opinions)
+            visitor.num_opinions = visitor.num_agreed_opinions = 0
+            if logprobs is not None:
+                response.logprobs.append(logprobs_wire.to_wire(logprobs))
 
     def _close(self, key: VisitorKey) -> None:
         visitor = self._visitors.pop(key, None)

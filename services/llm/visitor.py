@@ -19,6 +19,12 @@ class Visitor:
     """Tokens that this visit may still write; 0 between visits."""
     num_reported: int = 0
     """Token positions already told to the home."""
+    num_opinions: int = 0
+    """Tokens of the small model that were looked at, not told to the home yet."""
+    num_agreed_opinions: int = 0
+    """Those of them that this model would have written, too."""
+    num_recorded: int = 0
+    """Leading tokens of the sequence that the opinion log holds already."""
 
     def num_new_positions(self) -> int:
         """Token positions computed since this was last asked."""

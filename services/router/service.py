@@ -10,7 +10,7 @@ import torch
 
 from ..config import MeshSettings
 from ..errors import AllroadsError, NotFound, ResourceExhausted
-from ..mesh.server import ServiceServer, first_of, stop_signal
+from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status, to_wire
 from ..mesh.stream import Outbox, serve_stream
 from ..mesh.tensor_receiver import TensorReceiver
@@ -146,8 +146,8 @@ def load_scorer(settings: MeshSettings) -> Scorer:
     return scorer
 
 
-async def run(settings: MeshSettings) -> None:
-    """Serve until SIGTERM or SIGINT.
+async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set.
 
     Raises:
         CheckpointError: the router cannot be loaded, or was made for another small model.
@@ -160,17 +160,16 @@ async def run(settings: MeshSettings) -> None:
     router_pb2_grpc.add_RouterServiceServicer_to_server(
         RouterServicer({scorer.manifest.name: scorer}, worker), server.grpc
     )
-    async with stop_signal() as stop:
-        await server.start(settings.router.address)
-        worker.start()
-        try:
-            await _warm_up(scorer, worker)
-            await server.set_ready(True)
-            logger.info("router ready at %s", settings.router.address)
-            await first_of(stop)
-        finally:
-            await server.stop(settings.grace_s, is_busy=lambda: False)
-            worker.stop()
+    await server.start(settings.router.address)
+    worker.start()
+    try:
+        await _warm_up(scorer, worker)
+        await server.set_ready(True)
+        logger.info("router ready at %s", settings.router.address)
+        await first_of(stop)
+    finally:
+        await server.stop(settings.grace_s, is_busy=lambda: False)
+        worker.stop()
 
 
 async def _warm_up(scorer: Scorer, worker: ScoringWorker) -> None:

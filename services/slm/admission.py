@@ -44,6 +44,7 @@ def open_request(
     if not wire.sampling.ignore_eos:
         stop_token_ids |= eos_token_ids
     sampling = sampling_from_wire(wire.sampling, stop_token_ids)
+    sampling.require_known_ids(num_tokens)
     num_committed = len(wire.committed_token_ids)
     request = Request(
         stream_id=stream_id,
@@ -71,6 +72,7 @@ def open_request(
     request.usage.num_prompt_tokens = len(wire.prompt_token_ids)
     for tier in wire.committed_tiers:
         request.usage.num_committed_tokens[tier] += 1
+        request.num_own = 0 if tier else request.num_own + 1
     return request
 
 

@@ -55,9 +55,9 @@ class Home:
         # Of all tiers together; the larger one's part is learnt when it comes up.
         self._max_context = engine.facts.max_context
         self._eos_token_ids = frozenset(engine.facts.vocabulary.eos_token_ids)
-        self._journeys = Journeys(engine, max_unjudged=settings.max_unjudged)
+        self._journeys = Journeys(engine, max_unjudged=settings.max_unjudged, max_ahead=settings.max_ahead)
         self._judge = Judge(self._journeys, book)
-        self._visits = Visits(self._journeys)
+        self._visits = Visits(self._journeys, self._judge)
         self._launch = Launch(max_unjudged=settings.max_unjudged)
         self._told_clients_s = 0.0
         self._peers = PeerWatch(self._journeys, self._judge, book, policies, settings)
@@ -73,7 +73,7 @@ class Home:
             self._obey(command)
         self._peers.expire()
         for sequence in self._engine.admit():
-            self._journeys.proceed(self._journeys.table.of(sequence))
+            self._journeys.admitted(self._journeys.table.of(sequence))
         if (pause_s := self._launch.wait_s(self._journeys.table)) > 0:
             self._flush(is_idle=True)
             return pause_s
@@ -85,6 +85,7 @@ class Home:
 
     def _flush(self, *, is_idle: bool) -> None:
         """Deliver what there is to say; what clients are told may wait for more while there is work."""
+        self._judge.send_questions()
         now_s = time.monotonic()
         clients_wait = not is_idle and now_s - self._told_clients_s < CLIENT_INTERVAL_S
         out, self._journeys.out = self._journeys.out.split(clients_wait=clients_wait)

@@ -1,7 +1,9 @@
-"""Proposals and verdicts: each policy judges its requests' proposals, at once or when they have been scored.
+"""Proposals and verdicts: each policy judges its requests' proposals, in the order of the answer.
 
-The small model does not wait for scores: a proposal that is to be scored becomes the request's suffix and
-is fed on. Accepted: nothing to do. Rejected: the suffix is rolled back and the request handed off.
+A step's proposals join the suffixes of their requests. The small model does not wait: it feeds them on
+while the router scores them, while the larger tier works on a hand-off, or while KV is reserved. At home
+the first proposal of a suffix is judged as soon as all that its policy reads of it is there. Accepted: it is
+committed. Rejected: the request is handed off, and the suffix stays only if the larger tier writes the same.
 """
 
 import logging
@@ -10,11 +12,13 @@ from collections.abc import Iterable
 
 from ..engine.engine import Step
 from ..engine.features import entropy
+from ..engine.sequence import State
 from ..errors import Internal, NotANumber
 from ..mesh.wire import router_pb2
+from ..model import logprobs_wire
 from ..policies.policy import HOME, Feature, Policy, Proposals
 from .journeys import Journeys
-from .request import Place, Request
+from .request import Place, Proposal, Request
 from .scoring import ScoreBook
 
 logger = logging.getLogger(__name__)
@@ -29,79 +33,91 @@ class Judge:
         self.router_is_up = False
 
     def judge(self, step: Step) -> None:
-        """Judge the proposals of a step, or send them to the router to be scored."""
+        """Take the proposals of a step; judge what can be judged now, and have the rest scored."""
         table = self._journeys.table
         for sequence in step.failed:
             self._journeys.end(table.of(sequence), NotANumber("the small model produced NaN for this request"))
-        rows_of: dict[Policy, list[int]] = {}
-        for row, sequence in enumerate(step.sequences):
-            rows_of.setdefault(table.of(sequence).policy, []).append(row)
-        for policy, rows in rows_of.items():
-            requests = [table.of(step.sequences[row]) for row in rows]
-            token_ids = [step.proposals[row] for row in rows]
-            if policy.scorer is not None:
-                self._ask_router(requests, token_ids, rows, step)
-                continue
-            entropies = entropy(step.logits[rows]).tolist() if Feature.ENTROPY in policy.features else []
-            self._take_unscored(policy, requests, token_ids, entropies)
+        requests = [table.of(sequence) for sequence in step.sequences]
+        asks_entropy = any(Feature.ENTROPY in request.policy.features for request in requests)
+        entropies = entropy(step.logits).tolist() if asks_entropy else [math.nan] * len(requests)
+        scored: list[int] = []
+        for row, request in enumerate(requests):
+            logprobs = step.logprobs[row]
+            wire = None if logprobs is None else logprobs_wire.to_wire(logprobs)
+            request.propose(step.proposals[row], Proposal(entropy=entropies[row], logprobs=wire))
+            request.usage.num_ahead_tokens += request.place is Place.AWAY
+            if request.policy.scorer is not None:
+                scored.append(row)
+        if scored:
+            self._ask_router(scored, requests, step)
+        self.settle(requests)
 
     def take_scores(self, scores: router_pb2.Scores) -> None:
-        """Judge what has been scored, in the order of the answer, whatever the order in which scores come."""
+        """Take what has been scored, whatever the order in which scores come."""
         asked, error = self._book.answered(scores)
         if error is not None:
             logger.warning("the router could not score a batch, the large model writes: %s", error.message)
         for score in asked:
-            if score.request.place is Place.HOME and score.request.generation == score.generation:
-                score.request.early_scores[score.position] = score.value
-                score.request.usage.num_unscorable_tokens += math.isnan(score.value)
-        ready = list(dict.fromkeys(score.request for score in asked))
-        while ready := [r for r in ready if r.place is Place.HOME and r.length in r.early_scores]:
-            for policy, requests in _by_policy(ready):
-                self._take_scored(policy, requests)
+            request = score.request
+            if request.place is not Place.DONE and request.generation == score.generation:
+                request.suffix[score.position - request.length].score = score.value
+        self.settle([score.request for score in asked])
 
-    def _ask_router(self, requests: list[Request], token_ids: list[int], rows: list[int], step: Step) -> None:
-        """Put proposals into the suffix and ask for their scores; the small model goes on meanwhile."""
-        if not self.router_is_up:
-            for request in requests:
-                self._journeys.stall(request, Place.STALLED_ROUTER)
-            return
-        for request, token_id in zip(requests, token_ids, strict=True):
-            request.sequence.append([token_id])
-            request.usage.num_scored_tokens += 1
-            self._journeys.propose(request)
-        whole = len(rows) == len(step.sequences)
-        logits = step.logits if whole else step.logits[rows]
-        hidden_states = step.hidden_states if whole else step.hidden_states[rows]
-        self._journeys.out.score_batches.append(self._book.ask(requests, token_ids, logits, hidden_states))
-
-    def _take_unscored(
-        self, policy: Policy, requests: list[Request], token_ids: list[int], entropies: list[float]
-    ) -> None:
-        """Judge proposals that are in no suffix yet."""
-        proposals = Proposals([request.view for request in requests], token_ids, entropies=entropies)
-        for request, token_id, tier in zip(requests, token_ids, self._tiers(policy, requests, proposals), strict=False):
-            if tier != HOME:
-                self._reject(request)
-                continue
-            request.sequence.append([token_id])
-            if self._journeys.commit(request, token_id, HOME):
-                self._journeys.proceed(request)
-
-    def _take_scored(self, policy: Policy, requests: list[Request]) -> None:
-        """Judge the first proposal of each request's suffix, whose score has come."""
-        token_ids = [request.sequence.tokens[request.length] for request in requests]
-        scores = [request.early_scores.pop(request.length) for request in requests]
-        proposals = Proposals([request.view for request in requests], token_ids, scores=scores)
-        for request, token_id, tier in zip(requests, token_ids, self._tiers(policy, requests, proposals), strict=False):
-            if tier != HOME:
-                self._reject(request)
-            elif self._journeys.commit(request, token_id, HOME):
+    def settle(self, requests: Iterable[Request]) -> None:
+        """Judge the suffixes of requests as far as they can be judged, then let the small model go on."""
+        ready = list(dict.fromkeys(requests))
+        while judgeable := [r for r in ready if r.place is Place.HOME and r.is_judgeable]:
+            for policy, group in _by_policy(judgeable):
+                self._judge_first(policy, group)
+        for request in ready:
+            if request.place is not Place.DONE and request.sequence.state is not State.NEW:
                 self._journeys.propose(request)
 
-    def _reject(self, request: Request) -> None:
-        request.usage.num_rejected_tokens += 1
-        request.drop_suffix()
-        self._journeys.hand_off(request)
+    def _ask_router(self, rows: list[int], requests: list[Request], step: Step) -> None:
+        """Ask for the scores of the last proposals of these rows' requests."""
+        if not self.router_is_up:
+            for row in rows:
+                self.without_router(requests[row])
+            return
+        asking = [requests[row] for row in rows]
+        for request in asking:
+            request.usage.num_scored_tokens += 1
+        whole = len(rows) == len(requests)
+        token_ids = [step.proposals[row] for row in rows]
+        logits = step.logits if whole else step.logits[rows]
+        hidden_states = step.hidden_states if whole else step.hidden_states[rows]
+        self._book.ask(asking, token_ids, logits, hidden_states)
+
+    def send_questions(self) -> None:
+        """Let the router have what it is to score next, if it has answered all before."""
+        if (batch := self._book.next_batch()) is not None:
+            self._journeys.out.score_batches.append(batch)
+
+    def without_router(self, request: Request) -> None:
+        """Nobody will judge a request's proposals: it waits for the router; one that is away waits when it is home."""
+        if request.place is Place.AWAY:
+            request.drop_suffix()
+            request.runs_ahead = False
+        else:
+            self._journeys.stall(request, Place.STALLED_ROUTER)
+
+    def _judge_first(self, policy: Policy, requests: list[Request]) -> None:
+        """Judge the first proposal of each request's suffix."""
+        first = [request.suffix[0] for request in requests]
+        for request, proposal in zip(requests, first, strict=True):
+            request.usage.num_unscorable_tokens += proposal.score is not None and math.isnan(proposal.score)
+        proposals = Proposals(
+            [request.view for request in requests],
+            [request.next_token for request in requests],
+            entropies=[proposal.entropy for proposal in first] if Feature.ENTROPY in policy.features else [],
+            scores=[proposal.score for proposal in first if proposal.score is not None] if policy.scorer else [],
+        )
+        for request, tier in zip(requests, self._tiers(policy, requests, proposals), strict=False):
+            if tier != HOME:
+                request.usage.num_rejected_tokens += 1
+                self._journeys.hand_off(request)
+            elif self._journeys.commit(request, HOME):
+                self._journeys.proceed(request)
 
     def _tiers(self, policy: Policy, requests: list[Request], proposals: Proposals) -> list[int]:
         """Where a policy sends each proposal; nowhere, and the requests end, where it fails."""

@@ -24,10 +24,10 @@ class Launch:
     def wait_s(self, table: RequestTable) -> float:
         """For how long to wait for verdicts before a step; 0 to launch now."""
         ready = blocked = 0
-        for request in table.at(Place.HOME):
+        for request in table.all():
             if request.sequence.state is State.RUNNING and request.sequence.num_uncomputed:
                 ready += 1
-            elif request.num_unjudged > self._max_unjudged:
+            elif request.place is Place.HOME and len(request.suffix) > self._max_unjudged:
                 blocked += 1
         if not 0 < ready < blocked:
             self._held_since_s = None

@@ -39,13 +39,15 @@ class Outbound:
         going = {key: r for key, r in self.clients.items() if key not in waiting}
         return Outbound(going, self.visit, self.score_batches), Outbound(waiting)
 
-    def commit(self, request: Request, token_id: int, tier: int) -> None:
+    def commit(self, request: Request, token_id: int, tier: int, logprobs: pb.TokenLogprobs | None) -> None:
         """Tell the client of a committed token."""
         response = self._client(request.stream_id)
         response.sequence_ids.append(request.sequence_id)
         response.num_tokens.append(1)
         response.token_ids.append(token_id)
         response.tiers.append(tier)
+        if request.sequence.sampling.num_logprobs is not None:
+            response.logprobs.append(logprobs or pb.TokenLogprobs())
 
     def finish(self, request: Request, reason: pb.FinishReason.ValueType) -> None:
         """Tell the client that the answer is complete."""
@@ -58,14 +60,16 @@ class Outbound:
         self._client(stream_id).errors.append(pb.SequenceError(sequence_id=sequence_id, error=to_wire(error)))
 
     def hand_off(self, request: Request, max_tokens: int) -> None:
-        """Send a request to the larger tier with the tokens that it has not seen."""
+        """Send a request to the larger tier with the committed tokens that it has not seen. 0 tokens reserve KV."""
         request.num_visits += 1
+        num_unseen = request.length - request.tier_length
         hand_off = self.visit.hand_offs.add(
             sequence_id=request.number,
             visit_number=request.num_visits,
             prefix_length=request.tier_length,
-            unseen_token_ids=request.sequence.tokens[request.tier_length :],
+            unseen_token_ids=request.sequence.tokens[request.tier_length : request.length],
             max_tokens=max_tokens,
+            num_opinions_wanted=min(request.num_own, num_unseen) if max_tokens else 0,
         )
         if not request.tier_length:
             hand_off.visitor.CopyFrom(

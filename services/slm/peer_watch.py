@@ -6,6 +6,7 @@ import time
 from ..config import HomeSettings
 from ..engine.sequence import State
 from ..errors import AllroadsError, Unavailable
+from ..policies.policy import HOME
 from ..policies.registry import PolicyRegistry
 from .journeys import Journeys
 from .judging import Judge
@@ -32,7 +33,7 @@ class PeerWatch:
         self._book.router_up(num_top_logits, default_threshold)
         self._judge.router_is_up = True
         for request in self._journeys.table.at(Place.STALLED_ROUTER):
-            request.place = Place.HOME
+            request.place = Place.HOME if request.has_started else Place.RESERVING
             self._journeys.propose(request)
 
     def router_down(self, error: AllroadsError) -> None:
@@ -40,15 +41,19 @@ class PeerWatch:
         logger.warning("router lost: %s", error.message)
         self._judge.router_is_up = False
         self._book.router_down()
-        for request in self._journeys.table.at(Place.HOME):
-            if request.policy.scorer is not None and request.num_unjudged:
-                self._journeys.stall(request, Place.STALLED_ROUTER)
+        for request in self._journeys.table.all():
+            if request.policy.scorer is not None and request.suffix:
+                self._judge.without_router(request)
 
     def tier_up(self) -> None:
         """Send stalled requests to the tier again, with all their tokens."""
         self._journeys.tier_is_up = True
         for request in self._journeys.table.at(Place.STALLED_TIER):
-            self._journeys.hand_off(request)
+            # One that never comes home reserves by its first hand-off.
+            if request.has_started or HOME not in request.policy.reach:
+                self._journeys.hand_off(request)
+            else:
+                self._journeys.reserve(request)
 
     def tier_down(self, error: AllroadsError) -> None:
         """Stall requests that are away; what the tier knew of the others is lost, too."""
@@ -56,7 +61,7 @@ class PeerWatch:
         self._journeys.tier_is_up = False
         for request in self._journeys.table.all():
             request.tier_length = 0
-        for request in self._journeys.table.at(Place.AWAY):
+        for request in [*self._journeys.table.at(Place.AWAY), *self._journeys.table.at(Place.RESERVING)]:
             self._journeys.stall(request, Place.STALLED_TIER)
 
     def expire(self) -> None:

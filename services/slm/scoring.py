@@ -11,7 +11,7 @@ from ..errors import AllroadsError
 from ..mesh.status import from_wire
 from ..mesh.tensor_sender import TensorSender
 from ..mesh.wire import router_pb2
-from .request import Request
+from .request import Place, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,18 @@ class Score:
 
 
 class ScoreBook:
-    """Packs features into batches and matches the answers. Belongs to the decode thread."""
+    """Packs features into batches and matches the answers. Belongs to the decode thread.
+
+    One batch is on its way at a time; what is proposed meanwhile goes with the next. So a slow router, or a
+    fast small model, makes batches larger and not more numerous: a message costs more than a row.
+    """
 
     def __init__(self, sender: TensorSender, scorer: str) -> None:
         self._sender = sender
         self._scorer = scorer
         self._batch_ids = count(1)
-        self._asked: dict[int, list[tuple[Request, int, int]]] = {}
+        self._asked: dict[int, list[_Question]] = {}
+        self._unsent: list[_Question] = []
         self._num_top_logits = 0
         self.default_threshold: float | None = None
         """The checkpoint's own threshold."""
@@ -44,13 +49,12 @@ class ScoreBook:
         self.default_threshold = default_threshold
 
     def router_down(self) -> None:
-        """Forget all batches: they will not be answered."""
+        """Forget all questions: they will not be answered."""
         self._asked.clear()
+        self._unsent.clear()
 
-    def ask(
-        self, requests: list[Request], token_ids: list[int], logits: Tensor, hidden_states: Tensor
-    ) -> router_pb2.ScoreBatch:
-        """A batch that asks for the score of the last token of each request's suffix.
+    def ask(self, requests: list[Request], token_ids: list[int], logits: Tensor, hidden_states: Tensor) -> None:
+        """Ask for the score of the last token of each request's suffix, when the router has time.
 
         Args:
             requests: n requests, the proposal already in their suffix.
@@ -58,9 +62,24 @@ class ScoreBook:
             logits: [n, output rows], raw, from which each proposal was taken.
             hidden_states: [n, hidden], after the final norm.
         """
+        rows = zip(requests, token_ids, top_logits(logits, self._num_top_logits), hidden_states.float(), strict=True)
+        self._unsent += [_Question(r, r.generation, len(r.sequence) - 1, *features) for r, *features in rows]
+
+    def next_batch(self) -> router_pb2.ScoreBatch | None:
+        """What to send to the router now: nothing while a batch is on its way, nor for proposals dropped since."""
+        if self._asked or not self._unsent:
+            return None
+        questions = [question for question in self._unsent if question.is_open]
+        self._unsent = []
+        if not questions:
+            return None
         batch_id = next(self._batch_ids)
-        self._asked[batch_id] = [(r, r.generation, len(r.sequence) - 1) for r in requests]
-        features = (top_logits(logits, self._num_top_logits), hidden_states.float(), torch.tensor(token_ids))
+        self._asked[batch_id] = questions
+        features = (
+            torch.stack([question.top_logits for question in questions]),
+            torch.stack([question.hidden_state for question in questions]),
+            torch.tensor([question.token_id for question in questions]),
+        )
         top, hidden, ids = self._sender.pack(batch_id, features)
         return router_pb2.ScoreBatch(
             batch_id=batch_id, scorer=self._scorer, top_logits=top, hidden_states=hidden, token_ids=ids
@@ -75,4 +94,26 @@ class ScoreBook:
         asked = self._asked.pop(scores.batch_id, [])
         error = from_wire(scores.error) if scores.HasField("error") else None
         values = list(scores.scores) if len(scores.scores) == len(asked) else [float("nan")] * len(asked)
-        return [Score(*entry, value) for entry, value in zip(asked, values, strict=True)], error
+        scored = zip(asked, values, strict=True)
+        return [
+            Score(question.request, question.generation, question.position, value) for question, value in scored
+        ], error
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A proposal to be scored, with its features."""
+
+    request: Request
+    generation: int
+    position: int
+    token_id: int
+    top_logits: Tensor
+    """float32 [num_top_logits]"""
+    hidden_state: Tensor
+    """float32 [hidden]"""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the proposal still stands."""
+        return self.request.place is not Place.DONE and self.request.generation == self.generation

@@ -9,7 +9,8 @@ import grpc
 from ..config import MeshSettings
 from ..engine.engine import Engine
 from ..errors import AllroadsError, StartupError
-from ..mesh.server import ServiceServer, first_of, stop_signal
+from ..memory import resolve_memory
+from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status
 from ..mesh.stream import Outbox, serve_stream
 from ..mesh.wire import model_pb2, model_pb2_grpc
@@ -64,63 +65,63 @@ class HomeServicer(model_pb2_grpc.HomeServiceServicer):
             self._clients.streams.leave(stream_id)
 
 
-async def run(settings: MeshSettings) -> None:
-    """Serve the small model and what it calls until SIGTERM or SIGINT.
+async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
+    """Serve the small model and what it calls until `stop` is set.
 
     Raises:
         StartupError: the model cannot be loaded, a peer does not fit, or the address cannot be bound.
         Internal: the decode loop failed.
     """
-    async with stop_signal() as stop:
-        policies = PolicyRegistry.load()
-        if settings.slm.policy not in {policy.name for policy in policies.all()}:
-            raise StartupError(f"slm.policy: unknown policy {settings.slm.policy!r}", field="slm.policy")
-        engine = await asyncio.to_thread(Engine.load, settings.slm)
-        await asyncio.to_thread(warm_up, engine)
-        host: DecodeHost[Command] = DecodeHost()
-        size = settings.max_message_bytes
-        router = RouterPeer(settings.router.address, size, engine.facts, SCORER, host.post)
-        tier = TierPeer(settings.llm.address, size, engine.facts, host.post)
-        clients = Clients(host.post)
-        tasks: list[asyncio.Task[None]] = []
+    policies = PolicyRegistry.load()
+    if settings.slm.policy not in {policy.name for policy in policies.all()}:
+        raise StartupError(f"slm.policy: unknown policy {settings.slm.policy!r}", field="slm.policy")
+    settings = resolve_memory(settings)
+    engine = await asyncio.to_thread(Engine.load, settings.slm)
+    await asyncio.to_thread(warm_up, engine)
+    host: DecodeHost[Command] = DecodeHost()
+    size = settings.max_message_bytes
+    router = RouterPeer(settings.router.address, size, engine.facts, SCORER, host.post)
+    tier = TierPeer(settings.llm.address, size, engine.facts, host.post)
+    clients = Clients(host.post)
+    tasks: list[asyncio.Task[None]] = []
 
-        def deliver(outbound: Outbound) -> None:
-            if outbound.has_visits:
-                tier.visit(outbound.visit)
-            router.score(outbound.score_batches)
-            clients.deliver(outbound.clients)
+    def deliver(outbound: Outbound) -> None:
+        if outbound.has_visits:
+            tier.visit(outbound.visit)
+        router.score(outbound.score_batches)
+        clients.deliver(outbound.clients)
 
-        async def serve() -> None:
-            """Meet the peers, then open the door."""
-            await asyncio.gather(router.until_fit(), tier.until_fit())
-            require_router_for_pair(tier.description, router.description)
-            description = describe_home(engine, settings.slm, policies, tier.description, router.description)
-            servicer = HomeServicer(description, clients)
-            model_pb2_grpc.add_HomeServiceServicer_to_server(servicer, server.grpc)
-            await probe_all_tiers(clients)
-            await server.start(settings.slm.address)
-            await server.set_ready(True)
-            logger.info("%s ready: %s", engine.facts.model_id, settings.slm.address)
-            await asyncio.Event().wait()
+    async def serve() -> None:
+        """Meet the peers, then open the door."""
+        await asyncio.gather(router.until_fit(), tier.until_fit())
+        require_router_for_pair(tier.description, router.description)
+        description = describe_home(engine, settings.slm, policies, tier.description, router.description)
+        servicer = HomeServicer(description, clients)
+        model_pb2_grpc.add_HomeServiceServicer_to_server(servicer, server.grpc)
+        await probe_all_tiers(clients)
+        await server.start(settings.slm.address)
+        await server.set_ready(True)
+        logger.info("%s ready: %s", engine.facts.model_id, settings.slm.address)
+        await asyncio.Event().wait()
 
-        home = Home(
-            engine,
-            policies,
-            settings.slm,
-            ScoreBook(router.sender, SCORER),
-            deliver=lambda outbound: host.in_loop(deliver, outbound),
-        )
-        server = ServiceServer([SERVICE_NAME], max_message_bytes=size)
-        host.start(home.turn)
-        try:
-            tasks += [asyncio.create_task(work) for work in (router.run(), tier.run(), serve(), host.until_crash())]
-            await first_of(stop, *tasks)
-        finally:
-            clients.refuse_new()
-            await server.stop(settings.grace_s, is_busy=lambda: home.num_requests > 0)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            host.stop()
-            await router.close()
-            await tier.close()
+    home = Home(
+        engine,
+        policies,
+        settings.slm,
+        ScoreBook(router.sender, SCORER),
+        deliver=lambda outbound: host.in_loop(deliver, outbound),
+    )
+    server = ServiceServer([SERVICE_NAME], max_message_bytes=size)
+    host.start(home.turn)
+    try:
+        tasks += [asyncio.create_task(work) for work in (router.run(), tier.run(), serve(), host.until_crash())]
+        await first_of(stop, *tasks)
+    finally:
+        clients.refuse_new()
+        await server.stop(settings.grace_s, is_busy=lambda: home.num_requests > 0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        host.stop()
+        await router.close()
+        await tier.close()

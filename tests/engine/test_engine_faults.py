@@ -8,6 +8,7 @@ import torch
 from allroads.config import ModelSettings
 from allroads.engine.engine import Engine
 from allroads.engine.runner import ModelRunner, Output
+from allroads.engine.sdpa_attention import SdpaBackend
 from allroads.engine.sequence import Sequence, State
 from allroads.errors import CheckpointError, ContextLengthExceeded, Internal, ResourceExhausted
 
@@ -62,6 +63,7 @@ def test_nan_in_the_kv_does_not_reach_the_next_who_gets_the_blocks(make_engine: 
     engine.admit()
     engine.step()
     poisoned.append([9])
+    assert isinstance(engine._backend, SdpaBackend)
     engine._backend.kv[:] = float("nan")
     step = engine.step()
     assert step is not None

@@ -120,7 +120,11 @@ def test_a_request_that_ends_in_the_turn_it_is_handed_off_leaves_nothing(bench: 
     [
         model_pb2.HandOff(sequence_id=1, max_tokens=1),
         model_pb2.HandOff(
-            sequence_id=1, unseen_token_ids=[5], max_tokens=0, visitor=model_pb2.VisitorParams(max_length=9)
+            sequence_id=1,
+            unseen_token_ids=[5],
+            max_tokens=1,
+            num_opinions_wanted=2,
+            visitor=model_pb2.VisitorParams(max_length=9),
         ),
         model_pb2.HandOff(
             sequence_id=1, unseen_token_ids=[472], max_tokens=1, visitor=model_pb2.VisitorParams(max_length=9)

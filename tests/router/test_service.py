@@ -1,9 +1,7 @@
 """The router as it is served: a real Unix socket, inline and through shared memory."""
 
 import asyncio
-import os
 import shutil
-import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,11 +10,12 @@ from pathlib import Path
 import grpc
 import pytest
 import torch
-from allroads.config import HomeSettings, MeshSettings, ModelSettings, RouterSettings
+from allroads.config import HomeSettings, MeshSettings, RouterSettings, TierSettings
 from allroads.errors import CheckpointError, StartupError
 from allroads.mesh.channels import open_channel
 from allroads.mesh.regions import DIRECTORY
 from allroads.mesh.server import ServiceServer
+from allroads.mesh.shared_memory import SharedMemoryTransport
 from allroads.mesh.tensor_sender import TensorSender
 from allroads.mesh.wire import common_pb2, router_pb2_grpc
 from allroads.mesh.wire import router_pb2 as pb
@@ -36,7 +35,7 @@ def settings(models: Path) -> Iterator[MeshSettings]:
     directory = Path(tempfile.mkdtemp(prefix="roads-"))
     yield MeshSettings(
         slm=HomeSettings(path=models / "slm"),
-        llm=ModelSettings(path=models / "llm"),
+        llm=TierSettings(path=models / "llm"),
         router=RouterSettings(path=models / "router", address=f"unix:{directory}/router.sock"),
         grace_s=1,
     )
@@ -45,12 +44,13 @@ def settings(models: Path) -> Iterator[MeshSettings]:
 
 @asynccontextmanager
 async def served(settings: MeshSettings) -> AsyncIterator[grpc.aio.Channel]:
-    """The service, ready; stopped by a real SIGTERM."""
-    service = asyncio.create_task(run(settings))
+    """The service, ready."""
+    stop = asyncio.Event()
+    service = asyncio.create_task(run(settings, stop))
     async with open_channel(settings.router.address, settings.max_message_bytes) as channel:
         await wait_until_ready(channel, service)
         yield channel
-        os.kill(os.getpid(), signal.SIGTERM)
+        stop.set()
         await asyncio.wait_for(service, 10)
 
 
@@ -102,7 +102,7 @@ async def test_scores_equal_those_of_the_scorer(settings: MeshSettings, models: 
     if shared and not DIRECTORY.is_dir():
         pytest.skip("no /dev/shm here")
     scorer = Scorer(load_router(models / "router", models / "slm"))
-    sender = TensorSender("router", slot_bytes=16 * 1024, num_slots=2)
+    sender = TensorSender("router", slot_bytes=16 * 1024, num_slots=2, transports=[SharedMemoryTransport()])
     async with served(settings) as channel:
         call = open_stream(channel)
         if shared:
@@ -192,12 +192,12 @@ async def test_many_streams_at_once(settings: MeshSettings, models: Path) -> Non
 async def test_a_damaged_router_does_not_start(settings: MeshSettings) -> None:
     (settings.router.path / "router.safetensors").write_bytes(b"no")
     with pytest.raises(CheckpointError, match="damaged"):
-        await run(settings)
+        await run(settings, asyncio.Event())
 
 
 async def test_an_address_in_use_does_not_start(settings: MeshSettings) -> None:
     other = ServiceServer([], max_message_bytes=1024)
     await other.start(settings.router.address)
     with pytest.raises(StartupError, match="another process"):
-        await run(settings)
+        await run(settings, asyncio.Event())
     await other.stop(0)

@@ -1,12 +1,14 @@
 """When a step waits for company, and that it never waits for long (C40)."""
 
+from collections import deque
+
 import pytest
 from allroads.engine.sampling import SamplingParams
 from allroads.engine.sequence import Sequence, State
 from allroads.policies.policy import RequestView
 from allroads.policies.r2r import R2R
 from allroads.slm.launch import LONGEST_HOLD_S, Launch
-from allroads.slm.request import Place, Request
+from allroads.slm.request import Place, Proposal, Request
 from allroads.slm.table import RequestTable
 
 
@@ -25,6 +27,7 @@ def _request(number: int, *, num_unjudged: int, state: State) -> Request:
         length=4,
         stop_token_ids=frozenset(),
         place=Place.HOME,
+        suffix=deque(Proposal() for _ in range(num_unjudged)),
     )
 
 
