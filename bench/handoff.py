@@ -3,8 +3,8 @@
 A real llm service in a process of its own, and one request that visits it again and again over the stream,
 as a home would, with so many unseen tokens each time. Each part is measured by itself in the same run:
 
-- `extend`: the forward pass over the unseen tokens, in an engine of our own;
-- `tier`: the rest of the tier's turn, from the message in hand to the response in hand;
+- `extend`: the engine's step over the unseen tokens, in a tier of our own without a wire;
+- `tier`: the rest of that tier's turn, from the message in hand to the response in hand;
 - `messages`: building, serialising and parsing both messages;
 - `wire`: what is left of the round trip: gRPC, event loops, threads, process switches;
 - `feed`: what the small model pays when its own token was turned down, one step for one row.
@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 from allroads.config import MeshSettings, load_settings
-from allroads.engine.engine import Engine
+from allroads.engine.engine import Engine, Step
 from allroads.engine.sampling import SamplingParams
 from allroads.engine.sequence import Sequence
-from allroads.llm.tier import Tier, Visit
+from allroads.llm.tier import StreamClosed, Tier, Visit
 from allroads.mesh.channels import open_channel
 from allroads.mesh.wire import common_pb2 as pb
 from allroads.mesh.wire import model_pb2, model_pb2_grpc
@@ -34,6 +34,7 @@ from .services import running_service
 UNSEEN = (1, 8, 32)
 CONTEXT = 100
 _MAX_LENGTH = 2000
+_VISITS = 100
 
 
 def visits(num_unseen: int, count: int) -> list[model_pb2.VisitRequest]:
@@ -74,30 +75,41 @@ async def round_trip_us(settings: MeshSettings, num_unseen: int, count: int) -> 
     return 1e6 * statistics.median(times[1:])
 
 
-def turn_us(engine: Engine, num_unseen: int, count: int) -> float:
-    """Median time of the tier's turn for the same messages, without a wire."""
+def turn_us(engine: Engine, num_unseen: int, count: int) -> tuple[float, float]:
+    """Median times of the forward pass in the tier's turn, and of the rest of the turn, for the same messages."""
+    steps, rests = [], []
+    step = engine.step
+
+    def timed_step() -> Step | None:
+        started = time.perf_counter()
+        result = step()
+        steps.append(time.perf_counter() - started)
+        return result
+
+    engine.step = timed_step  # type: ignore[method-assign]
     tier = Tier(engine, lambda responses: None)
-    times = []
     for request in visits(num_unseen, count):
         started = time.perf_counter()
         tier.turn([Visit(1, request)])
-        times.append(time.perf_counter() - started)
-    return 1e6 * statistics.median(times[1:])
+        rests.append(time.perf_counter() - started - steps[-1])
+    engine.step = step  # type: ignore[method-assign]
+    tier.turn([StreamClosed(1)])
+    return 1e6 * statistics.median(steps[1:]), 1e6 * statistics.median(rests[1:])
 
 
-def extend_us(engine: Engine, num_unseen: int, count: int) -> float:
-    """Median time of the engine's step over so many new tokens and the one before them."""
+def feed_us(engine: Engine, count: int) -> float:
+    """Median time in which the small model feeds one token that another model wrote."""
     sequence = Sequence([5] * CONTEXT, _MAX_LENGTH, SamplingParams(temperature=0.0), CONTEXT)
     engine.open(sequence)
     engine.admit()
     engine.step()
 
-    def extend() -> None:
+    def feed() -> None:
         engine.truncate(sequence, CONTEXT)
-        sequence.append([7] * num_unseen)
+        sequence.append([7])
         engine.step()
 
-    result = median_us(extend, count)
+    result = median_us(feed, count)
     engine.close(sequence)
     return result
 
@@ -128,24 +140,24 @@ def median_us(work: Callable[[], object], count: int) -> float:
     return 1e6 * statistics.median(times)
 
 
-async def measure(settings: MeshSettings, count: int) -> dict[int, dict[str, float]]:
-    """All parts for every number of unseen tokens."""
+async def measure(settings: MeshSettings, rounds: int) -> dict[int, dict[str, float]]:
+    """All parts for every number of unseen tokens: medians of rounds in which the parts take turns."""
     torch.set_num_threads(1)
     llm, slm = Engine.load(settings.llm), Engine.load(settings.slm)
-    parts = {}
+    found: dict[int, list[dict[str, float]]] = {num_unseen: [] for num_unseen in UNSEEN}
     async with running_service("llm", settings):
-        for num_unseen in UNSEEN:
-            trip, turn = await round_trip_us(settings, num_unseen, count), turn_us(llm, num_unseen, count)
-            extend, messages = extend_us(llm, num_unseen, count), messages_us(num_unseen, count)
-            parts[num_unseen] = {
-                "round_trip": trip,
-                "extend": extend,
-                "tier": turn - extend,
-                "messages": messages,
-                "wire": trip - turn - messages,
-                "feed": extend_us(slm, 1, count),
-            }
-    return parts
+        for _ in range(rounds):
+            for num_unseen in UNSEEN:
+                trip = await round_trip_us(settings, num_unseen, _VISITS)
+                extend, tier = turn_us(llm, num_unseen, _VISITS)
+                messages = messages_us(num_unseen, _VISITS)
+                wire = trip - extend - tier - messages
+                parts = {"round_trip": trip, "extend": extend, "tier": tier, "messages": messages, "wire": wire}
+                found[num_unseen].append({**parts, "feed": feed_us(slm, _VISITS)})
+    return {
+        num_unseen: {name: statistics.median(parts[name] for parts in all_parts) for name in all_parts[0]}
+        for num_unseen, all_parts in found.items()
+    }
 
 
 def main() -> None:
@@ -153,7 +165,7 @@ def main() -> None:
     options = arguments(__doc__ or "").parse_args()
     with tempfile.TemporaryDirectory() as directory:
         settings = load_settings().with_addresses(Path(directory))
-        parts: dict[int, dict[str, float]] = asyncio.run(measure(settings, 200 if options.quick else 1000))
+        parts: dict[int, dict[str, float]] = asyncio.run(measure(settings, 3 if options.quick else 11))
     columns = tuple(parts[UNSEEN[0]])
     rows: list[tuple[Any, ...]] = [(str(count), *by.values()) for count, by in parts.items()]
     show("microseconds a hand-off, by unseen tokens", ("unseen tokens", *columns), rows)

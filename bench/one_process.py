@@ -27,11 +27,11 @@ class _Request:
 
 
 class OneProcess:
-    """Both engines and the scorer."""
+    """Both engines and the scorer. With as many threads as torch has at the time."""
 
-    def __init__(self, settings: MeshSettings, *, num_threads: int) -> None:
-        self._slm = Engine.load(settings.slm.model_copy(update={"num_threads": num_threads}))
-        self._llm = Engine.load(settings.llm.model_copy(update={"num_threads": num_threads}))
+    def __init__(self, settings: MeshSettings) -> None:
+        self._slm = Engine.load(settings.slm)
+        self._llm = Engine.load(settings.llm)
         router = load_router(settings.router.path, settings.slm.path)
         self._scorer = Scorer(router)
         self._num_top_logits = router.manifest.init_args.logits_size

@@ -3,12 +3,16 @@
 `mesh` is `allroads up`: four processes, REST in front. `one_process` is our engine called directly in one
 thread (`bench.one_process`), with one torch thread or with one a core, whichever is faster: no messages, no
 HTTP, no tokenizer. `single_process` is `allroads up --single-process`. The others are the mesh with one
-setting changed. Policy r2r, greedy, a closed system of so many clients on the same cores.
+setting changed. Policy r2r, greedy, a closed system of so many clients on the same cores. All systems are up
+at once and take turns, so that a slow minute of the machine hits all alike; printed are medians of rounds.
 """
 
 import asyncio
 import os
+import statistics
 import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from itertools import islice
 from typing import Any
 
@@ -37,47 +41,55 @@ VARIANTS: dict[str, dict[str, str]] = {
 """The mesh's settings, each with one thing changed."""
 
 
-async def measure(
-    sample: list[Problem], per_client: int, rounds: int, options: tuple[str, ...], environment: dict[str, str]
-) -> dict[int, float]:
-    """Tokens/s of a mesh at each concurrency: the median of so many rounds."""
+Run = Callable[[int], Awaitable[float]]
+"""Tokens/s of a system at a concurrency."""
 
+
+def _mesh_run(mesh: Mesh, sample: list[Problem], per_client: int) -> Run:
     async def ask(question: str) -> int:
         reply = await mesh.chat(question, {"policy": "r2r"}, max_tokens=MAX_TOKENS)
         return int(reply["usage"]["completion_tokens"])
 
-    async with running_mesh(*options, **environment) as mesh:
-        await tokens_per_second(ask, sample[:8], 8)
-        return {
-            concurrency: sorted(
-                [
-                    await tokens_per_second(ask, _part(sample, per_client, concurrency), concurrency)
-                    for _ in range(rounds)
-                ]
-            )[rounds // 2]
-            for concurrency in CONCURRENCIES
-        }
+    return lambda concurrency: tokens_per_second(ask, _part(sample, per_client, concurrency), concurrency)
 
 
-def measure_one_process(sample: list[Problem], per_client: int, rounds: int) -> dict[int, float]:
-    """The same without a mesh: the better of one torch thread and one a core."""
+def _one_process_run(sample: list[Problem], per_client: int) -> Run:
     settings = load_settings()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(settings.slm.path)
-    best = dict.fromkeys(CONCURRENCIES, 0.0)
-    for num_threads in sorted({1, os.cpu_count() or 1}):
-        loop = OneProcess(settings, num_threads=num_threads)
-        torch.set_num_threads(num_threads)
-        prompts = [prompt_ids(tokenizer, problem.question) for problem in sample]
-        loop.answer(prompts[:8], concurrency=8, max_tokens=MAX_TOKENS)
-        for concurrency in CONCURRENCIES:
-            part = prompts[: len(_part(sample, per_client, concurrency))]
-            speeds = []
-            for _ in range(rounds):
-                started = time.perf_counter()
-                answers = loop.answer(part, concurrency=concurrency, max_tokens=MAX_TOKENS)
-                speeds.append(sum(map(len, answers)) / (time.perf_counter() - started))
-            best[concurrency] = max(best[concurrency], sorted(speeds)[rounds // 2])
-    return best
+    loop = OneProcess(settings)
+    prompts = [prompt_ids(tokenizer, problem.question) for problem in sample]
+
+    async def run(concurrency: int) -> float:
+        part = prompts[: len(_part(sample, per_client, concurrency))]
+        speeds = []
+        for num_threads in sorted({1, os.cpu_count() or 1}):
+            torch.set_num_threads(num_threads)
+            started = time.perf_counter()
+            answers = loop.answer(part, concurrency=concurrency, max_tokens=MAX_TOKENS)
+            speeds.append(sum(map(len, answers)) / (time.perf_counter() - started))
+        return max(speeds)
+
+    return run
+
+
+async def measure(names: Sequence[str], per_client: int, rounds: int) -> dict[str, dict[int, float]]:
+    """Median tokens/s of each system at each concurrency."""
+    sample = list(islice(problems("test", 0), per_client * max(CONCURRENCIES)))
+    async with AsyncExitStack() as stack:
+        runs = {"one_process": _one_process_run(sample, per_client)}
+        for name in names:
+            mesh = await stack.enter_async_context(running_mesh(**VARIANTS[name]))
+            runs[name] = _mesh_run(mesh, sample, per_client)
+        mesh = await stack.enter_async_context(running_mesh("--single-process"))
+        runs["single_process"] = _mesh_run(mesh, sample, per_client)
+        for run in runs.values():
+            await run(8)
+        speeds: dict[str, dict[int, list[float]]] = {name: {c: [] for c in CONCURRENCIES} for name in runs}
+        for _ in range(rounds):
+            for concurrency in CONCURRENCIES:
+                for name, run in runs.items():
+                    speeds[name][concurrency].append(await run(concurrency))
+    return {name: {c: statistics.median(values) for c, values in by.items()} for name, by in speeds.items()}
 
 
 def _part(sample: list[Problem], per_client: int, concurrency: int) -> list[Problem]:
@@ -87,13 +99,9 @@ def _part(sample: list[Problem], per_client: int, concurrency: int) -> list[Prob
 def main() -> None:
     """Command line."""
     options = arguments(__doc__ or "").parse_args()
-    per_client, rounds = (2, 1) if options.quick else (8, 3)
-    sample = list(islice(problems("test", 0), per_client * max(CONCURRENCIES)))
-    speeds: dict[str, Any] = {"one_process": measure_one_process(sample, per_client, rounds)}
+    per_client, rounds = (2, 1) if options.quick else (6, 5)
     names = ("mesh", "verdicts_waited_for", "hand_offs_waited_for") if options.quick else tuple(VARIANTS)
-    for name in names:
-        speeds[name] = asyncio.run(measure(sample, per_client, rounds, (), VARIANTS[name]))
-    speeds["single_process"] = asyncio.run(measure(sample, per_client, rounds, ("--single-process",), {}))
+    speeds: dict[str, Any] = asyncio.run(measure(names, per_client, rounds))
     columns = tuple(f"{c} requests" for c in CONCURRENCIES)
     show("tokens/s, r2r", ("system", *columns), [(name, *by.values()) for name, by in speeds.items()])
     ratios = {

@@ -6,6 +6,9 @@ runs on its core between two steps, its caches are cold at every step, and it ta
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+NameT = TypeVar("NameT", bound=str)
 
 
 def usable_cores() -> list[int]:
@@ -13,14 +16,14 @@ def usable_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
-def place(num_threads: Mapping[str, int], cores: Sequence[int]) -> dict[str, list[int]]:
+def place(num_threads: Mapping[NameT, int], cores: Sequence[int]) -> dict[NameT, list[int]]:
     """The cores of each service, empty where it may run on all of them.
 
     In the order of `num_threads`, each service gets as many cores of its own as it has threads while at least
     one remains for all that come after it; these share the rest, which is the last one's in any case.
     """
     left = list(cores)
-    placed: dict[str, list[int]] = {}
+    placed: dict[NameT, list[int]] = {}
     for name, count in list(num_threads.items())[:-1]:
         if count >= len(left):
             break

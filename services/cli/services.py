@@ -54,7 +54,7 @@ def mesh_services(settings: MeshSettings, config: Path) -> list[Service]:
         "router": settings.router.num_threads,
         "gateway": 1,
     }
-    cores = place(threads, usable_cores()) if settings.pin_cores else {}
+    cores: dict[ServiceName, list[int]] = place(threads, usable_cores()) if settings.pin_cores else {}
     return [
         Service(
             name=name,

@@ -16,7 +16,7 @@ from ..model_size import token_kv
 from ..vocabulary import Vocabulary, load_vocabulary
 from .attention import AttentionBackend, KvShape, Row
 from .block_pool import BlockPool
-from .device import pick_device
+from .device import DeviceMemory, pick_device
 from .loading import DTYPES, load_config, load_model
 from .logprobs import TokenLogprobs, token_logprobs
 from .opinions import Opinion, first_output, opinion_on
@@ -95,6 +95,8 @@ class Engine:
             num_blocks=settings.allotted_kv_tokens // block_size,
             block_size=block_size,
         )
+        kv_bytes = kv.num_bytes(settings.dtype)
+        _require_memory(kv_bytes * shape.num_blocks * block_size, device.memory())
         max_context = min(config.max_position_embeddings, shape.num_blocks * block_size)
         backend = device.attention(
             shape, num_slots=settings.max_running, max_blocks=-(-max_context // block_size), dtype=dtype
@@ -115,7 +117,7 @@ class Engine:
             hidden_size=config.hidden_size,
             num_parameters=identity.num_parameters,
             max_context=max_context,
-            kv_bytes_per_token=kv.num_bytes(settings.dtype),
+            kv_bytes_per_token=kv_bytes,
         )
         forward = pick_forward(model, device, shape, max_context)
         return cls(ModelRunner(forward, backend, len(vocabulary), device.torch_device), backend, scheduler, facts)
@@ -260,3 +262,13 @@ class Engine:
         shared = {block for block in blocks if self.pool.is_shared(block)}
         self._backend.clear(sorted(blocks - shared))
         self._suspect = (self._suspect - blocks) | shared
+
+
+def _require_memory(num_bytes: int, memory: DeviceMemory) -> None:
+    """Refuse a KV pool that the device could never hold; the system would end the service when it fills."""
+    if num_bytes > memory.total_bytes:
+        raise StartupError(
+            f"the KV pool needs {num_bytes} bytes and the device has {memory.total_bytes}; lower num_kv_tokens, or "
+            'set it to "auto" and memory_bytes for the device',
+            field="num_kv_tokens",
+        )

@@ -10,7 +10,7 @@ from allroads.engine.engine import Engine
 from allroads.engine.runner import ModelRunner, Output
 from allroads.engine.sdpa_attention import SdpaBackend
 from allroads.engine.sequence import Sequence, State
-from allroads.errors import CheckpointError, ContextLengthExceeded, Internal, ResourceExhausted
+from allroads.errors import CheckpointError, ContextLengthExceeded, Internal, ResourceExhausted, StartupError
 
 from ..doubles.tiny_pair import write_tiny_pair
 from .conftest import sequence
@@ -154,3 +154,9 @@ def test_damaged_models_are_refused(damage: Callable[[Path], object], message: s
     damage(tmp_path / "slm")
     with pytest.raises(CheckpointError, match=message):
         Engine.load(ModelSettings(path=tmp_path / "slm"))
+
+
+def test_a_pool_that_no_memory_holds_is_refused_with_the_numbers(make_engine: Callable[..., Engine]) -> None:
+    with pytest.raises(StartupError, match="bytes and the device has") as caught:
+        make_engine(num_kv_tokens=1 << 50)
+    assert caught.value.field == "num_kv_tokens"
