@@ -136,7 +136,7 @@ class RouterSettings(_Frozen):
     """The router service and its scorer."""
 
     path: Path
-    """Directory with `router.safetensors` and `manifest.json`."""
+    """Directory with `router.safetensors` and `manifest.json`, or the `.pt` file of a published R2R router."""
     address: Address = ""
     device: str = "cpu"
     num_threads: Positive = 1

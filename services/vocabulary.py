@@ -71,8 +71,7 @@ def load_vocabulary(directory: Path) -> Vocabulary:
     for token, token_id in ids.items():
         tokens[token_id] = token
     special = _special_tokens(directory)
-    ends = _listed(read_json(directory / "config.json").get("eos_token_id"))
-    ends |= _listed(read_json(directory / "generation_config.json").get("eos_token_id"))
+    ends = _end_token_ids(directory / "config.json") | _end_token_ids(directory / "generation_config.json")
     if special.get("eos_token") in ids:
         ends.add(ids[special["eos_token"]])
     return Vocabulary(tuple(tokens), special, tuple(sorted(ends)))
@@ -102,7 +101,10 @@ def _special_tokens(directory: Path) -> dict[str, str]:
     return {role: value for role, value in plain.items() if isinstance(value, str)}
 
 
-def _listed(value: object) -> set[int]:
-    if isinstance(value, int):
-        return {value}
-    return {item for item in value if isinstance(item, int)} if isinstance(value, list) else set()
+def _end_token_ids(path: Path) -> set[int]:
+    """What a file lists as `eos_token_id`: an id, several, or none."""
+    value = read_json(path).get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
+        raise CheckpointError(f"{path} is damaged: eos_token_id must be a token id or a list of them, not {value!r}")
+    return set(ids)

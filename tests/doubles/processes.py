@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import grpc
 from allroads.config import MeshSettings, save_settings
@@ -40,6 +43,17 @@ class MeshProcesses:
                     stderr=log,
                     env=os.environ | {"PYTHONPATH": str(PLUGIN), "OMP_NUM_THREADS": "1"},
                 )
+
+    @contextmanager
+    def running(self, *names: str) -> Iterator[Self]:
+        """Start services and wait for the last of them; at the end all must stop as they should."""
+        self.start(*names)
+        try:
+            asyncio.run(self.until_ready(names[-1]))
+            yield self
+        finally:
+            codes = self.stop()
+        assert set(codes.values()) == {0}, codes
 
     async def until_ready(self, *names: str) -> None:
         for name in names:

@@ -1,6 +1,5 @@
 """All four services as processes over a tiny random pair, shared by the tests of this folder."""
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -47,13 +46,8 @@ def mesh(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshP
         }
     )
     processes = MeshProcesses(settings, tmp_path_factory.mktemp("m"))
-    processes.start(*SERVICES)
-    try:
-        asyncio.run(processes.until_ready("gateway"))
+    with processes.running(*SERVICES):
         yield processes
-    finally:
-        codes = processes.stop()
-    assert set(codes.values()) == {0}, codes
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The fused pass computes what transformers does for each family that it takes, and the others go without it."""
 
+import copy
 import logging
 from typing import Any
 
@@ -38,7 +39,9 @@ PROMPTS = ([3, 9, 27, 81, 5, 15], [7, 14, 28, 56, 112, 11, 22, 44, 88], [1])
 def _model(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) -> PreTrainedModel:
     torch.manual_seed(0)
     config = AutoConfig.for_model(kind, **{**SMALL, **changes})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=dtype).eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, attn_implementation=ATTENTION_NAME, dtype=dtype
+    ).eval()
     for name, parameter in model.named_parameters():
         # Norms and biases are ones and zeros at first, which would hide that one was forgotten.
         torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.2)
@@ -75,7 +78,9 @@ def _logits(forward: Forward, model: PreTrainedModel) -> Tensor:
 
 @torch.inference_mode()
 def _plain(model: PreTrainedModel) -> Tensor:
-    plain = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager", dtype=model.dtype).eval()
+    # A copy, since the way to attend is written into the configuration.
+    config = copy.deepcopy(model.config)
+    plain = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=model.dtype).eval()
     plain.load_state_dict(model.state_dict())
     return torch.cat([plain(torch.tensor([prompt]), use_cache=False).logits[0] for prompt in PROMPTS])
 

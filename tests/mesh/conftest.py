@@ -1,6 +1,5 @@
 """A mesh of slm, llm and router over a tiny random pair, shared by the tests of this folder."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,10 +21,5 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mesh(tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshProcesses]:
     settings = load_settings(overrides={name: {"path": str(tiny_pair / name)} for name in ("slm", "llm", "router")})
     processes = MeshProcesses(settings, tmp_path_factory.mktemp("m"))
-    processes.start("llm", "router", "slm")
-    try:
-        asyncio.run(processes.until_ready("slm"))
+    with processes.running("llm", "router", "slm"):
         yield processes
-    finally:
-        codes = processes.stop()
-    assert set(codes.values()) == {0}, codes

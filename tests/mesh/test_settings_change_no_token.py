@@ -76,13 +76,8 @@ def mesh(
 ) -> Iterator[MeshProcesses]:
     overrides = {name: {"path": str(pair / name), **SETTINGS[request.param].get(name, {})} for name in SERVICES}
     processes = MeshProcesses(load_settings(overrides=overrides), tmp_path_factory.mktemp("m"))
-    processes.start("llm", "router", "slm")
-    try:
-        asyncio.run(processes.until_ready("slm"))
+    with processes.running("llm", "router", "slm"):
         yield processes
-    finally:
-        codes = processes.stop()
-    assert set(codes.values()) == {0}, codes
 
 
 async def test_answers_are_the_oracles(

@@ -51,13 +51,8 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshProcesses]
     write_tiny_pair(directory, likeness=0.9)
     num_tokens = int(0.3 * _num_blocks_needed(_prompts())) * BLOCK
     mesh = _mesh(directory, slm_tokens=num_tokens, llm_tokens=num_tokens)
-    mesh.start("llm", "router", "slm")
-    try:
-        asyncio.run(mesh.until_ready("slm"))
+    with mesh.running("llm", "router", "slm"):
         yield mesh
-    finally:
-        codes = mesh.stop()
-    assert set(codes.values()) == {0}, codes
 
 
 async def test_sixty_four_prompts_in_a_third_of_the_room(crowded: MeshProcesses) -> None:
