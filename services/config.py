@@ -80,8 +80,9 @@ class ModelSettings(_Frozen):
     """Tokens that the KV pool holds. "auto": as many as fit, the same on all tiers of a device that say so; see
     `MeshSettings.memory_bytes`."""
     block_size_tokens: Positive = 16
-    max_step_tokens: Positive = 512
-    """Token positions computed in one step at most; longer prompts are prefilled in chunks."""
+    max_step_tokens: Positive = 128
+    """Token positions computed in one step at most; longer prompts are prefilled in chunks. Others wait for a chunk:
+    with 512 a long prompt holds them up twice as long (`bench.stall`). An accelerator wants more."""
     max_running: Positive = 256
     """Sequences that may hold KV at once."""
     max_waiting: Positive = 1024
