@@ -23,13 +23,14 @@ class TextTokenizer:
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._template = template
+        self._bos_id = tokenizer.token_to_id(vocabulary.special_tokens.get("bos_token", ""))
         self.vocabulary = vocabulary
         decoder = tokenizer.decoder
         self.token_texts = TokenTexts(vocabulary.tokens, " ".join if decoder is None else decoder.decode)
 
     async def encode_prompt(self, text: str) -> list[int]:
-        """Ids of a raw prompt, with what the tokenizer's post-processor adds, such as one BOS."""
-        return await self._apart(len(text), lambda: self._encode(text, add_special_tokens=True, field="prompt"))
+        """Ids of a raw prompt, with what the tokenizer's post-processor adds, such as BOS, but never two of that."""
+        return await self._apart(len(text), lambda: self._encode_raw(text))
 
     async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a conversation. The template writes the special tokens itself, so none is added.
@@ -49,6 +50,11 @@ class TextTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def _encode_raw(self, text: str) -> list[int]:
+        ids = self._encode(text, add_special_tokens=True, field="prompt")
+        # A prompt that was copied from a template begins with one already.
+        return ids[1:] if self._bos_id is not None and ids[:2] == [self._bos_id, self._bos_id] else ids
 
     def _encode(self, text: str, *, add_special_tokens: bool, field: str) -> list[int]:
         try:
