@@ -1,5 +1,7 @@
 """Turns `num_kv_tokens: auto` into numbers, the same in every service that reads the same settings and files."""
 
+from pathlib import Path
+
 from .allotment import ModelNeeds, allot
 from .config import MeshSettings, ModelSettings
 from .errors import StartupError
@@ -58,14 +60,20 @@ def _router_needs(settings: MeshSettings) -> ModelNeeds:
     """The router's weights and its copy of the small model's embedding, both in float32; no KV."""
     embeddings = stored_tensors(settings.slm.path)
     embedding = embeddings[input_embedding(embeddings, settings.slm.path)]
-    num_values = sum(tensor.num_values for tensor in stored_tensors(settings.router.path).values())
     return ModelNeeds(
         name="router",
-        weight_bytes=(num_values + embedding.num_values) * DTYPE_BYTES["float32"],
+        weight_bytes=_router_weight_bytes(settings.router.path) + embedding.num_values * DTYPE_BYTES["float32"],
         kv_bytes_per_token=0,
         block_size_tokens=1,
         num_kv_tokens=0,
     )
+
+
+def _router_weight_bytes(path: Path) -> int:
+    if path.is_file():
+        # A published .pt file says how large it is, and not what it holds before torch has read it.
+        return path.stat().st_size
+    return sum(tensor.num_values for tensor in stored_tensors(path).values()) * DTYPE_BYTES["float32"]
 
 
 def _canonical(device: str) -> str:

@@ -1,6 +1,7 @@
 """Are a model's or a router's files there and whole? Read in milliseconds, without loading a weight."""
 
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 from safetensors import SafetensorError, safe_open
 
@@ -10,6 +11,7 @@ from ..vocabulary import Vocabulary, load_vocabulary, read_json
 WEIGHTS = "model.safetensors"
 _SHARD_INDEX = "model.safetensors.index.json"
 _ROUTER_WEIGHTS, _ROUTER_MANIFEST = "router.safetensors", "manifest.json"
+_PUBLISHED_ROUTER = ".pt"
 
 
 def check_model(directory: Path, key: str) -> Vocabulary:
@@ -33,15 +35,19 @@ def check_model(directory: Path, key: str) -> Vocabulary:
     return vocabulary
 
 
-def check_router(directory: Path, key: str) -> None:
+def check_router(path: Path, key: str) -> None:
     """Check that a router's checkpoint is there; what it was made for is the router service's to judge.
 
     Raises:
         CheckpointError: a file is missing or damaged.
     """
-    _require_directory(directory, key, f"{_ROUTER_WEIGHTS} and {_ROUTER_MANIFEST}")
-    read_json(_require(directory / _ROUTER_MANIFEST, key))
-    _check_safetensors(_require(directory / _ROUTER_WEIGHTS, key), key)
+    if path.suffix == _PUBLISHED_ROUTER and not path.is_dir():
+        _check_torch_archive(path, key)
+        return
+    content = f"{_ROUTER_WEIGHTS} and {_ROUTER_MANIFEST}, or to a published router's {_PUBLISHED_ROUTER} file"
+    _require_directory(path, key, content)
+    read_json(_require(path / _ROUTER_MANIFEST, key))
+    _check_safetensors(_require(path / _ROUTER_WEIGHTS, key), key)
 
 
 def _weight_files(directory: Path, key: str) -> list[Path]:
@@ -72,3 +78,21 @@ def _check_safetensors(path: Path, key: str) -> None:
             pass
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{key}: {path} is damaged ({error}); fetch it again", field=key) from error
+
+
+def _check_torch_archive(path: Path, key: str) -> None:
+    """The list of what is in it lies at its end: a download that broke off is found. Nothing is unpickled."""
+    if not path.is_file():
+        raise CheckpointError(f"{key}: no file {path}; fetch that router, or set {key} to another", field=key)
+    try:
+        with ZipFile(path) as archive:
+            names = archive.namelist()
+    except (BadZipFile, OSError) as error:
+        raise CheckpointError(
+            f"{key}: {path} is damaged or was not written by torch.save ({error}); fetch it again", field=key
+        ) from error
+    if not any(name.endswith("/data.pkl") for name in names):
+        raise CheckpointError(
+            f"{key}: {path} is an archive without a checkpoint (no data.pkl); set {key} to the published router's file",
+            field=key,
+        )

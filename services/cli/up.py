@@ -21,7 +21,10 @@ def up(
         Path | None, typer.Option(metavar="DIR", help="Large model; shares the tokenizer.", rich_help_panel=_MESH)
     ] = None,
     router: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Router made for this pair.", rich_help_panel=_MESH)
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Router made for this pair: a directory of ours, or a .pt file.", rich_help_panel=_MESH
+        ),
     ] = None,
     policy: Annotated[
         str | None, typer.Option(help="Routing policy for requests that name none.", rich_help_panel=_MESH)

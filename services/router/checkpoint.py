@@ -1,10 +1,8 @@
-"""Our router checkpoints: a directory with `router.safetensors` and `manifest.json`. Nothing is ever unpickled."""
+"""Loads routers of either format, and writes ours: a directory with `router.safetensors` and `manifest.json`."""
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -13,38 +11,23 @@ from ..errors import CheckpointError
 from ..model_identity import identify_model
 from .classifier import HiddenStatesTokenLMHeadLogitsClassifier
 from .embedding import embedding_hash, load_embedding
+from .loaded_router import LoadedRouter, fill_classifier
 from .manifest import RouterManifest, parse_manifest
+from .official_checkpoint import SUFFIX, load_official
 
 WEIGHTS_FILE, MANIFEST_FILE = "router.safetensors", "manifest.json"
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedRouter:
-    """A classifier in eval mode, the embedding it reads (float32 [rows, size]), and its manifest."""
-
-    classifier: HiddenStatesTokenLMHeadLogitsClassifier
-    embedding: Tensor
-    manifest: RouterManifest
-
-
-def load_router(directory: Path, slm_directory: Path) -> LoadedRouter:
-    """Load a router for a small model.
+def load_router(path: Path, slm_directory: Path) -> LoadedRouter:
+    """Load a router for a small model: our directory, or the `.pt` file of a published one.
 
     Raises:
         CheckpointError: a file is missing or damaged, or the router was made for another model; the message
             names the tensor or the key.
     """
-    manifest = parse_manifest(_read(directory, MANIFEST_FILE).decode(errors="replace"), f"{directory / MANIFEST_FILE}")
-    weights = _read(directory, WEIGHTS_FILE)
-    embedding = _fitting_embedding(manifest, slm_directory)
-    with torch.device("meta"):
-        classifier = HiddenStatesTokenLMHeadLogitsClassifier(manifest.init_args, embedding.shape[1])
-    state = _parse_weights(weights, directory / WEIGHTS_FILE)
-    _check_tensors(state, classifier.state_dict(), directory / WEIGHTS_FILE)
-    if hashlib.sha256(weights).hexdigest() != manifest.weights_sha256:
-        raise CheckpointError(f"{directory / WEIGHTS_FILE} is not the file that {MANIFEST_FILE} was written for")
-    classifier.load_state_dict(state, assign=True)
-    return LoadedRouter(classifier.eval().requires_grad_(False), embedding.float(), manifest)
+    if path.suffix == SUFFIX and not path.is_dir():
+        return load_official(path, slm_directory)
+    return _load_ours(path, slm_directory)
 
 
 def save_router(directory: Path, classifier: HiddenStatesTokenLMHeadLogitsClassifier, manifest: RouterManifest) -> None:
@@ -54,6 +37,17 @@ def save_router(directory: Path, classifier: HiddenStatesTokenLMHeadLogitsClassi
     manifest = manifest.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
     _write(directory / WEIGHTS_FILE, weights)
     _write(directory / MANIFEST_FILE, (manifest.model_dump_json(indent=2) + "\n").encode())
+
+
+def _load_ours(directory: Path, slm_directory: Path) -> LoadedRouter:
+    manifest = parse_manifest(_read(directory, MANIFEST_FILE).decode(errors="replace"), f"{directory / MANIFEST_FILE}")
+    weights = _read(directory, WEIGHTS_FILE)
+    embedding = _fitting_embedding(manifest, slm_directory)
+    state = _parse_weights(weights, directory / WEIGHTS_FILE)
+    classifier = fill_classifier(manifest.init_args, embedding.shape[1], state, directory / WEIGHTS_FILE)
+    if hashlib.sha256(weights).hexdigest() != manifest.weights_sha256:
+        raise CheckpointError(f"{directory / WEIGHTS_FILE} is not the file that {MANIFEST_FILE} was written for")
+    return LoadedRouter(classifier, embedding.float(), manifest)
 
 
 def _fitting_embedding(manifest: RouterManifest, slm_directory: Path) -> Tensor:
@@ -75,7 +69,8 @@ def _read(directory: Path, name: str) -> bytes:
     except OSError as error:
         raise CheckpointError(
             f"cannot read {directory / name}: {error.strerror}; router.path must be a directory with "
-            f"{WEIGHTS_FILE} and {MANIFEST_FILE}, as `python -m allroads.training.train_router` writes it"
+            f"{WEIGHTS_FILE} and {MANIFEST_FILE}, as `python -m allroads.training.train_router` writes it, or a "
+            f"published router's {SUFFIX} file"
         ) from error
 
 
@@ -84,19 +79,6 @@ def _parse_weights(weights: bytes, path: Path) -> dict[str, Tensor]:
         return load(weights)
     except SafetensorError as error:
         raise CheckpointError(f"{path} is damaged or no safetensors file: {error}") from error
-
-
-def _check_tensors(state: dict[str, Tensor], wanted: dict[str, Tensor], path: Path) -> None:
-    for name in sorted(wanted.keys() | state.keys()):
-        if name not in state:
-            raise CheckpointError(f"{path}: the tensor {name} is missing", field=name)
-        if name not in wanted:
-            raise CheckpointError(f"{path}: the tensor {name} is not part of this router", field=name)
-        if state[name].shape != wanted[name].shape or state[name].dtype != torch.float32:
-            found, right = list(state[name].shape), list(wanted[name].shape)
-            raise CheckpointError(
-                f"{path}: the tensor {name} is {state[name].dtype} {found}, not torch.float32 {right}", field=name
-            )
 
 
 def _write(path: Path, content: bytes) -> None:

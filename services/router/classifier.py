@@ -81,7 +81,11 @@ class HiddenStatesTokenLMHeadLogitsClassifier(nn.Module):
     def __init__(self, arguments: ClassifierArguments, embedding_size: int) -> None:
         super().__init__()
         if arguments.use_position_embedding:
-            raise CheckpointError("this router uses position embeddings, which no published router can: retrain it")
+            raise CheckpointError(
+                "init_args.use_position_embedding is true, but the published class cannot use position embeddings: "
+                "retrain this router without",
+                field="init_args.use_position_embedding",
+            )
         self.arguments = arguments
         hidden, dims = arguments.hidden_states_size, arguments.hidden_dims
         if arguments.normalize_input:

@@ -112,6 +112,25 @@ class RouterManifest(_Part):
     test: Quality
 
 
+class UnnamedModel(_Part):
+    """A model that a router does not name. Its id is that of none, and is compared with none."""
+
+    model_id: Literal[""] = ""
+
+
+class AssumedManifest(_Part):
+    """Stands in for the manifest of a published router, whose file tells little and pins nothing."""
+
+    name: Literal["r2r"] = "r2r"
+    init_args: ClassifierArguments
+    slm: MadeFor
+    """The one that it is served with."""
+    llm: UnnamedModel = UnnamedModel()
+    threshold: Share
+    test: None = None
+    """How well it does is not told."""
+
+
 def parse_manifest(text: str, where: str) -> RouterManifest:
     """Read a manifest.
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidArgument
-from .checkpoint import LoadedRouter
 from .classifier import classify
+from .loaded_router import LoadedRouter
 
 
 class Scorer:

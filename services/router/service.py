@@ -141,7 +141,7 @@ def load_scorer(settings: MeshSettings) -> Scorer:
         scorer.num_parameters,
         router.manifest.threshold,
         router.manifest.slm.model_id,
-        router.manifest.llm.model_id,
+        router.manifest.llm.model_id or "a large model that it does not name",
     )
     return scorer
 

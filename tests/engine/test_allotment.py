@@ -304,3 +304,17 @@ def test_neither_torch_nor_transformers_is_loaded() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_published_router_counts_as_its_file_is_long(pair: Path, tmp_path: Path) -> None:
+    """What a .pt file holds is known only when torch has read it."""
+    parts: dict[str, Any] = {"memory_bytes": {"cpu": 64_000_000}, "slm": {"num_kv_tokens": "auto"}}
+    numbers = []
+    for size in (1_000, 8_001_000):
+        path = tmp_path / f"{size}.pt"
+        path.write_bytes(bytes(size))
+        settings = mesh(pair, router={"device": "cpu", "path": str(path)}, **parts)
+        numbers.append(resolve_memory(settings).slm.allotted_kv_tokens)
+    block_size = settings.slm.block_size_tokens
+    kv_bytes = token_kv(AutoConfig.from_pretrained(pair / "slm").to_dict(), pair / "slm").num_bytes("float32")
+    assert numbers[0] - numbers[1] == pytest.approx(8_000_000 / kv_bytes, abs=block_size)
