@@ -1,7 +1,6 @@
 """What an engine asks of the device it runs on. The CPU is one; every other kind is one more class here."""
 
 import os
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -12,21 +11,13 @@ from .runner import Forward
 from .sdpa_attention import SdpaBackend
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """Bytes that a device has, and those that nobody uses."""
-
-    total_bytes: int
-    free_bytes: int
-
-
 class Device(Protocol):
     """A device's ways to keep KV, to attend, and to run a step."""
 
     torch_device: torch.device
 
-    def memory(self) -> DeviceMemory:
-        """How much memory there is now."""
+    def memory_bytes(self) -> int:
+        """Memory that the device has, used or not."""
         ...
 
     def attention(self, shape: KvShape, *, num_slots: int, max_blocks: int, dtype: torch.dtype) -> AttentionBackend:
@@ -54,12 +45,9 @@ class CpuDevice:
 
     torch_device = torch.device("cpu")
 
-    def memory(self) -> DeviceMemory:
-        """See `Device.memory`."""
-        page_bytes = os.sysconf("SC_PAGE_SIZE")
-        return DeviceMemory(
-            total_bytes=page_bytes * os.sysconf("SC_PHYS_PAGES"), free_bytes=page_bytes * os.sysconf("SC_AVPHYS_PAGES")
-        )
+    def memory_bytes(self) -> int:
+        """See `Device.memory_bytes`."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def attention(self, shape: KvShape, *, num_slots: int, max_blocks: int, dtype: torch.dtype) -> SdpaBackend:
         """See `Device.attention`."""

@@ -16,7 +16,7 @@ from ..model_size import token_kv
 from ..vocabulary import Vocabulary, load_vocabulary
 from .attention import AttentionBackend, KvShape, Row
 from .block_pool import BlockPool
-from .device import DeviceMemory, pick_device
+from .device import pick_device
 from .loading import DTYPES, load_config, load_model
 from .logprobs import TokenLogprobs, token_logprobs
 from .opinions import Opinion, first_output, opinion_on
@@ -96,7 +96,7 @@ class Engine:
             block_size=block_size,
         )
         kv_bytes = kv.num_bytes(settings.dtype)
-        _require_memory(kv_bytes * shape.num_blocks * block_size, device.memory())
+        _require_memory(kv_bytes * shape.num_blocks * block_size, device.memory_bytes())
         max_context = min(config.max_position_embeddings, shape.num_blocks * block_size)
         backend = device.attention(
             shape, num_slots=settings.max_running, max_blocks=-(-max_context // block_size), dtype=dtype
@@ -264,11 +264,11 @@ class Engine:
         self._suspect = (self._suspect - blocks) | shared
 
 
-def _require_memory(num_bytes: int, memory: DeviceMemory) -> None:
+def _require_memory(num_bytes: int, memory_bytes: int) -> None:
     """Refuse a KV pool that the device could never hold; the system would end the service when it fills."""
-    if num_bytes > memory.total_bytes:
+    if num_bytes > memory_bytes:
         raise StartupError(
-            f"the KV pool needs {num_bytes} bytes and the device has {memory.total_bytes}; lower num_kv_tokens, or "
+            f"the KV pool needs {num_bytes} bytes and the device has {memory_bytes}; lower num_kv_tokens, or "
             'set it to "auto" and memory_bytes for the device',
             field="num_kv_tokens",
         )

@@ -13,6 +13,9 @@ from ..mesh.tensor_sender import TensorSender
 from ..mesh.wire import router_pb2
 from .request import Place, Request
 
+_MAX_ROWS = 1024
+"""Proposals of a batch; what is more goes with the next, so that no message outgrows its limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -70,7 +73,7 @@ class ScoreBook:
         if self._asked or not self._unsent:
             return None
         questions = [question for question in self._unsent if question.is_open]
-        self._unsent = []
+        questions, self._unsent = questions[:_MAX_ROWS], questions[_MAX_ROWS:]
         if not questions:
             return None
         batch_id = next(self._batch_ids)
