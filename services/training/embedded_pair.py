@@ -1,7 +1,8 @@
-"""Make the embedded pair: `python -m allroads.training.embedded_pair {tokenizer,llm,slm}`.
+"""Make the embedded models: `python -m allroads.training.embedded_pair {tokenizer,llm,mlm,slm}`.
 
-Each part is written under `models/` as soon as it is done, with a model card that tells its held-out
-accuracy. On two idle cores the tokenizer takes seconds, the LLM about 0.7 s a step, the SLM (one thread) about 0.2 s.
+The pair is `slm` and `llm`; `mlm` stands between them, for meshes of three. Each part is written under `models/` as soon as it is done, with a model card that tells its held-out
+accuracy. On two idle cores the tokenizer takes seconds, the LLM about 0.7 s a step, the
+SLM (one thread) about 0.2 s.
 """
 
 import argparse
@@ -20,8 +21,12 @@ from .tokenizer import save_tokenizer, train_tokenizer
 
 logger = logging.getLogger(__name__)
 
-SHAPES = {"slm": ModelShape(num_layers=2, width=64), "llm": ModelShape(num_layers=8, width=128)}
-RECIPES = {"slm": Recipe(num_steps=950), "llm": Recipe(num_steps=3200)}
+SHAPES = {
+    "slm": ModelShape(num_layers=2, width=64),
+    "mlm": ModelShape(num_layers=4, width=96),
+    "llm": ModelShape(num_layers=8, width=128),
+}
+RECIPES = {"slm": Recipe(num_steps=950), "mlm": Recipe(num_steps=1600), "llm": Recipe(num_steps=3200)}
 NUM_HELD_OUT = 200
 
 
@@ -47,7 +52,7 @@ def make_model(name: str, models: Path, recipe: Recipe, *, start: Path | None, n
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("tokenizer", "llm", "slm"))
+    parser.add_argument("part", choices=("tokenizer", *SHAPES))
     parser.add_argument("--models", type=Path, default=Path("models"))
     parser.add_argument("--num-steps", type=int, help="instead of the recipe's")
     parser.add_argument("--start", type=Path, help="go on from this model, with half the rates and another seed")

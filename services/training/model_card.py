@@ -28,7 +28,11 @@ although its window is {window} positions.
 | {num_held_out} | {accuracy:.1f} % |
 """
 
-_TITLES = {"slm": "the small language model", "llm": "the large language model"}
+_TITLES = {
+    "slm": "the small language model",
+    "mlm": "a language model between the two, for meshes of three",
+    "llm": "the large language model",
+}
 
 
 def write_model_card(
