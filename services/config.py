@@ -5,7 +5,9 @@ to it: `ALLROADS_GATEWAY__PORT=8080`. Without a file the embedded pair is served
 """
 
 import os
-from importlib import resources
+import re
+from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,18 +21,24 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
+from .embedded import ModelPath, embedded_scorers
+from .embedded import embedded_path as embedded_path  # noqa: PLC0414 (part of what is found here)
 from .errors import StartupError
 
-ServiceName = Literal["slm", "llm", "router", "gateway"]
-SERVICE_NAMES: tuple[ServiceName, ...] = ("llm", "router", "slm", "gateway")
-"""In the order in which they start: whoever is called first."""
+ALWAYS_THERE = ("slm", "llm", "router", "gateway")
+"""The services of every mesh, each served by the code in the folder of its name."""
+MAX_MIDDLE_TIERS = 6
 
-
-def embedded_path(name: str) -> Path:
-    """Directory of an embedded model: `slm`, `llm` or `router`."""
-    return Path(str(resources.files(f"{__package__}.models") / name))
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_TAKEN_NAMES = (*ALWAYS_THERE, "mesh")
 
 
 def _check_address(address: str) -> str:
@@ -54,6 +62,18 @@ def _check_number_or_auto(value: object, check: ValidatorFunctionWrapHandler) ->
         raise ValueError('must be a whole number greater than 0, or "auto"') from error
 
 
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            "a name has 1 to 31 characters, small letters, digits and hyphens, of which the first is a letter"
+        )
+    if name in _TAKEN_NAMES:
+        raise ValueError(f"that name is taken, as are {', '.join(_TAKEN_NAMES)}; choose another")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+"""Of a service or a scorer that a mesh has besides those that every mesh has."""
 Address = Annotated[str, AfterValidator(_check_address)]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Positive = Annotated[int, Field(gt=0)]
@@ -68,8 +88,8 @@ class _Frozen(BaseModel):
 class ModelSettings(_Frozen):
     """One model service: which model, where it runs, how much it holds."""
 
-    path: Path
-    """Directory in the Hugging Face layout."""
+    path: ModelPath
+    """Directory in the Hugging Face layout, or `embedded:NAME`."""
     address: Address = ""
     """Where the service listens; empty lets `allroads up` choose a Unix socket."""
     device: str = "cpu"
@@ -134,10 +154,12 @@ class HomeSettings(ModelSettings):
 
 
 class RouterSettings(_Frozen):
-    """The router service and its scorer."""
+    """The router service and its scorers."""
 
-    path: Path
+    path: ModelPath
     """Directory with `router.safetensors` and `manifest.json`, or the `.pt` file of a published R2R router."""
+    scorers: dict[Name, ModelPath] = Field(default_factory=dict)
+    """Further scorers by name, such as `citer`: directories with `scorer.safetensors` and `manifest.json`."""
     address: Address = ""
     device: str = "cpu"
     num_threads: Positive = 1
@@ -165,7 +187,7 @@ class GatewaySettings(_Frozen):
 
 
 class MeshSettings(BaseSettings):
-    """A whole mesh: four services that serve one model."""
+    """A whole mesh: services that serve one model together."""
 
     model_config = SettingsConfigDict(
         env_prefix="ALLROADS_", env_nested_delimiter="__", frozen=True, extra="forbid", protected_namespaces=()
@@ -174,8 +196,12 @@ class MeshSettings(BaseSettings):
     model_name: Annotated[str, Field(min_length=1, max_length=200)] = "allroads"
     """The name that clients ask for."""
     slm: HomeSettings = Field(default_factory=lambda: HomeSettings(path=embedded_path("slm")))
+    middle: Annotated[dict[Name, TierSettings], Field(max_length=MAX_MIDDLE_TIERS)] = Field(default_factory=dict)
+    """Models between the small and the large one, by the names of their services, smaller ones first."""
     llm: TierSettings = Field(default_factory=lambda: TierSettings(path=embedded_path("llm")))
-    router: RouterSettings = Field(default_factory=lambda: RouterSettings(path=embedded_path("router")))
+    router: RouterSettings = Field(
+        default_factory=lambda: RouterSettings(path=embedded_path("router"), scorers=embedded_scorers())
+    )
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     memory_bytes: dict[str, Positive] = Field(default_factory=dict)
     """Bytes of each device, such as `cuda:0`, that weights and KV of all models on it may take together; steps need
@@ -198,23 +224,59 @@ class MeshSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file."""
-        return env_settings, init_settings
+        """What was given: `load_settings` puts the environment between a file and options."""
+        return (init_settings,)
+
+    @property
+    def tiers(self) -> dict[str, ModelSettings]:
+        """Models by service name; the position of one is its tier's number."""
+        return {"slm": self.slm, **self.middle, "llm": self.llm}
+
+    @property
+    def internal(self) -> dict[str, ModelSettings | RouterSettings]:
+        """Services that only others of the mesh call, by name: tiers in their order, then the router."""
+        return {**self.tiers, "router": self.router}
+
+    def tier_settings(self, name: str) -> TierSettings:
+        """A larger tier by its service's name.
+
+        Raises:
+            StartupError: there is none of that name.
+        """
+        larger = {**self.middle, "llm": self.llm}
+        if name not in larger:
+            raise StartupError(f"no larger tier is named {name!r}; there are {', '.join(larger)}", field="middle")
+        return larger[name]
+
+    def key_of(self, name: str) -> str:
+        """The key of a service's settings, for messages: `slm`, or `middle.NAME`."""
+        return f"middle.{name}" if name in self.middle else name
+
+    def with_internal(self, changed: Mapping[str, Mapping[str, Any]]) -> Self:
+        """The same mesh with other values of internal services, by service name and field."""
+        parts = {name: part.model_copy(update=changed.get(name)) for name, part in self.internal.items()}
+        middle = {name: parts.pop(name) for name in self.middle}
+        return self.model_copy(update={**parts, "middle": middle})
 
     def with_addresses(self, directory: Path) -> Self:
         """The same mesh with a Unix socket in `directory` for each internal service that has no address."""
-        return self.model_copy(
-            update={
-                name: part.model_copy(update={"address": part.address or f"unix:{directory}/{name}.sock"})
-                for name, part in (("slm", self.slm), ("llm", self.llm), ("router", self.router))
-            }
+        return self.with_internal(
+            {name: {"address": part.address or f"unix:{directory}/{name}.sock"} for name, part in self.internal.items()}
         )
 
 
-def load_settings(path: Path | None = None, overrides: dict[str, Any] | None = None) -> MeshSettings:
+def service_names(settings: MeshSettings) -> tuple[str, ...]:
+    """The services of a mesh in the order in which they start, whoever is called first; the largest model leads."""
+    largest_first = reversed(settings.tiers)
+    return (*(name for name in largest_first if name != "slm"), "router", "slm", "gateway")
+
+
+def load_settings(
+    path: Path | None = None, overrides: dict[str, Any] | None = None, options: dict[str, Any] | None = None
+) -> MeshSettings:
     """Read the settings of a mesh.
 
-    `overrides` are nested values that win over the file but not over the environment.
+    `overrides` are nested values that win over the file, but not over the environment; `options` win over both.
 
     Raises:
         StartupError: the file cannot be read, or a value is wrong; the message names the key.
@@ -225,14 +287,17 @@ def load_settings(path: Path | None = None, overrides: dict[str, Any] | None = N
         raise StartupError(f"cannot read the configuration {path}: {error}") from error
     if not isinstance(content, dict):
         raise StartupError(f"the configuration {path} must be a mapping of keys to values")
-    defaults = _defaults()
     try:
-        return MeshSettings(**_merged(_merged(defaults, content), overrides or {}))
+        environment = EnvSettingsSource(MeshSettings)()
+        given = reduce(_merged, (content, overrides or {}, environment, options or {}))
+        return MeshSettings(**_merged(_defaults(given), given))
     except ValidationError as error:
         problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
+        key = ".".join(str(part) for part in problem["loc"] if part != "[key]")
         where = f" in {path}" if path else ""
         raise StartupError(f"configuration{where}: {key}: {problem['msg']}", field=key) from error
+    except SettingsError as error:
+        raise StartupError(f"configuration: {error}; a variable for more than one value must be JSON") from error
 
 
 def save_settings(settings: MeshSettings, path: Path) -> None:
@@ -246,8 +311,16 @@ def default_run_directory() -> Path:
     return Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")  # noqa: S108 (a private directory is made below it)
 
 
-def _defaults() -> dict[str, Any]:
-    return {name: {"path": str(embedded_path(name))} for name in ("slm", "llm", "router")}
+def _defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """The embedded pair and router, and its scorers where nothing was given that they may not have been made for."""
+    defaults: dict[str, Any] = {name: {"path": embedded_path(name)} for name in ("slm", "llm", "router")}
+    if not any(_is_given(given, *key) for key in (("slm", "path"), ("router", "path"), ("router", "scorers"))):
+        defaults["router"]["scorers"] = embedded_scorers()
+    return defaults
+
+
+def _is_given(values: dict[str, Any], part: str, key: str) -> bool:
+    return isinstance(values.get(part), dict) and key in values[part]
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

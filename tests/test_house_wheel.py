@@ -41,8 +41,11 @@ def test_the_wheel_holds_types_and_the_embedded_models(wheel: Path) -> None:
     names = _names(wheel)
     assert "allroads/py.typed" in names
     assert "allroads/mesh/wire/common_pb2.pyi" in names
-    for name in ("slm", "llm"):
-        assert f"allroads/models/{name}/tokenizer.json" in names
+    finished = [path for path in (ROOT / "models").iterdir() if path.is_dir() and path.suffix != ".part"]
+    files = {path.relative_to(ROOT) for directory in finished for path in directory.iterdir() if path.is_file()}
+    for name in ("slm/tokenizer.json", "mlm/model.safetensors", "llm/model.safetensors", "router/manifest.json"):
+        assert Path("models", name) in files
+    assert {f"allroads/{file}" for file in files if file.suffix not in {".py", ".pyc"}} <= names
 
 
 def test_the_wheel_holds_nothing_else(wheel: Path) -> None:

@@ -1,4 +1,4 @@
-"""Are a model's or a router's files there and whole? Read in milliseconds, without loading a weight."""
+"""Are a model's or a scorer's files there and whole? Read in milliseconds, without loading a weight."""
 
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
@@ -10,7 +10,7 @@ from ..vocabulary import Vocabulary, load_vocabulary, read_json
 
 WEIGHTS = "model.safetensors"
 _SHARD_INDEX = "model.safetensors.index.json"
-_ROUTER_WEIGHTS, _ROUTER_MANIFEST = "router.safetensors", "manifest.json"
+_ROUTER_WEIGHTS, _SCORER_WEIGHTS, _MANIFEST = "router.safetensors", "scorer.safetensors", "manifest.json"
 _PUBLISHED_ROUTER = ".pt"
 
 
@@ -44,10 +44,23 @@ def check_router(path: Path, key: str) -> None:
     if path.suffix == _PUBLISHED_ROUTER and not path.is_dir():
         _check_torch_archive(path, key)
         return
-    content = f"{_ROUTER_WEIGHTS} and {_ROUTER_MANIFEST}, or to a published router's {_PUBLISHED_ROUTER} file"
-    _require_directory(path, key, content)
-    read_json(_require(path / _ROUTER_MANIFEST, key))
-    _check_safetensors(_require(path / _ROUTER_WEIGHTS, key), key)
+    content = f"{_ROUTER_WEIGHTS} and {_MANIFEST}, or to a published router's {_PUBLISHED_ROUTER} file"
+    _check_checkpoint(path, key, _ROUTER_WEIGHTS, content)
+
+
+def check_scorer(directory: Path, key: str) -> None:
+    """Check that the checkpoint of a scorer beside the router is there.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    _check_checkpoint(directory, key, _SCORER_WEIGHTS, f"{_SCORER_WEIGHTS} and {_MANIFEST}")
+
+
+def _check_checkpoint(directory: Path, key: str, weights: str, content: str) -> None:
+    _require_directory(directory, key, content)
+    read_json(_require(directory / _MANIFEST, key))
+    _check_safetensors(_require(directory / weights, key), key)
 
 
 def _weight_files(directory: Path, key: str) -> list[Path]:

@@ -20,17 +20,13 @@ _MESSAGE_BYTES_PER_BODY_BYTE = 4
 def resolve_settings(config: Path | None, **options: dict[str, Any]) -> MeshSettings:
     """Settings from file, environment and options: `gateway={"port": 9000}`. None means not given.
 
-    Values of options must have been checked by the option's type.
-
     Raises:
-        StartupError: the file or a variable is wrong, or two settings contradict each other.
+        StartupError: the file, a variable or an option is wrong, or two settings contradict each other.
     """
-    settings = load_settings(config)
-    changed = {}
-    for name, values in options.items():
-        given = {key: value for key, value in values.items() if value is not None}
-        changed[name] = getattr(settings, name).model_copy(update=given)
-    settings = settings.model_copy(update=changed)
+    given = {
+        name: {key: value for key, value in values.items() if value is not None} for name, values in options.items()
+    }
+    settings = load_settings(config, options=given)
     _check_sizes(settings)
     return settings
 

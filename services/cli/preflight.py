@@ -5,7 +5,7 @@ from itertools import combinations
 from ..config import MeshSettings
 from ..errors import StartupError, TokenizerMismatch
 from ..memory import resolve_memory
-from .model_files import check_model, check_router
+from .model_files import check_model, check_router, check_scorer
 from .ports import claim_port, split_address
 
 
@@ -17,6 +17,8 @@ def check_mesh(settings: MeshSettings) -> MeshSettings:
     """
     _check_models(settings)
     check_router(settings.router.path, "router.path")
+    for name, directory in settings.router.scorers.items():
+        check_scorer(directory, f"router.scorers.{name}")
     settings = resolve_memory(settings)
     _check_internal_addresses(settings)
     return _with_ports(settings)
@@ -24,18 +26,21 @@ def check_mesh(settings: MeshSettings) -> MeshSettings:
 
 def _check_models(settings: MeshSettings) -> None:
     small = check_model(settings.slm.path, "slm.path")
-    large = check_model(settings.llm.path, "llm.path")
-    difference = small.first_difference(large)
-    if difference is not None:
-        raise TokenizerMismatch(
-            f"slm.path and llm.path do not share a tokenizer: {difference} ({settings.slm.path} and "
-            f"{settings.llm.path}); choose two models of one family",
-            field="llm.path",
-        )
+    for name, tier in settings.tiers.items():
+        if name == "slm":
+            continue
+        key = f"{settings.key_of(name)}.path"
+        difference = small.first_difference(check_model(tier.path, key))
+        if difference is not None:
+            raise TokenizerMismatch(
+                f"slm.path and {key} do not share a tokenizer: {difference} ({settings.slm.path} and "
+                f"{tier.path}); choose models of one family",
+                field=key,
+            )
 
 
 def _check_internal_addresses(settings: MeshSettings) -> None:
-    addresses = {f"{name}.address": getattr(settings, name).address for name in ("slm", "llm", "router")}
+    addresses = {f"{settings.key_of(name)}.address": part.address for name, part in settings.internal.items()}
     for (key, address), (other_key, other) in combinations(addresses.items(), 2):
         if address and address == other:
             raise StartupError(f"{key} and {other_key} are both {address}; give each its own", field=other_key)

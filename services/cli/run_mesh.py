@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from ..config import MeshSettings, save_settings
+from ..config import MeshSettings, save_settings, service_names
 from ..mesh.regions import remove_stale_regions
 from .console import stderr, stdout
 from .endpoint import describe_endpoint
@@ -31,7 +31,7 @@ async def run_mesh(settings: MeshSettings, *, ready_timeout_s: float, single_pro
     """
     began_s = time.monotonic()
     settings = check_mesh(settings)
-    view = LogView(stderr())
+    view = LogView(stderr(), service_names(settings))
     set_up_logging(speaker_of if single_process else always("up"), settings.log_level, view.show)
 
     def on_ready() -> None:
@@ -80,9 +80,6 @@ def _prepared(settings: MeshSettings) -> MeshSettings:
 
     torch counts its threads once for a process: every service takes as many as the one that wants most.
     """
-    num_threads = max(settings.slm.num_threads, settings.llm.num_threads, settings.router.num_threads)
+    num_threads = max(part.num_threads for part in settings.internal.values())
     os.environ.update(child_environment(num_threads))
-    same = {"num_threads": num_threads}
-    return settings.model_copy(
-        update={name: getattr(settings, name).model_copy(update=same) for name in ("slm", "llm", "router")}
-    )
+    return settings.with_internal({name: {"num_threads": num_threads} for name in settings.internal})

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
-from ..config import MeshSettings, ServiceName
+from ..config import MeshSettings, service_names
 from ..errors import StartupError
 from .cores import pin
 from .logs import always, set_up_logging
@@ -17,17 +18,16 @@ from .stop import stop_on_signals
 
 logger = logging.getLogger(__name__)
 
-_ADDRESSES_NEEDED = {
-    "slm": ("slm", "llm", "router"),
-    "llm": ("llm",),
-    "router": ("router",),
-    "gateway": ("slm",),
-}
-"""The addresses that each service listens on or calls."""
-
 
 def serve(
-    service: Annotated[ServiceName, typer.Argument(help="Which service of the mesh.", show_default=False)],
+    service: Annotated[
+        str,
+        typer.Argument(
+            metavar="slm|llm|router|gateway|NAME",
+            help="Which service of the mesh; NAME is that of a model between slm and llm.",
+            show_default=False,
+        ),
+    ],
     config: Config = None,
     parent_pid: Annotated[int | None, typer.Option(hidden=True)] = None,
     core: Annotated[list[int] | None, typer.Option(hidden=True)] = None,
@@ -42,6 +42,7 @@ def serve(
     if core:
         pin(core)
     settings = resolve_settings(config)
+    _check_service(service, settings)
     _check_addresses(service, settings)
     set_up_logging(always(service), settings.log_level)
     asyncio.run(_run_until_signal(run_of(service), settings))
@@ -53,11 +54,25 @@ async def _run_until_signal(run: Run, settings: MeshSettings) -> None:
         await run(settings, stop.asked)
 
 
+def _check_service(service: str, settings: MeshSettings) -> None:
+    names = service_names(settings)
+    if service not in names:
+        raise StartupError(f"there is no service {service!r} in this mesh; there are {', '.join(names)}")
+
+
 def _check_addresses(service: str, settings: MeshSettings) -> None:
-    for name in _ADDRESSES_NEEDED[service]:
-        if not getattr(settings, name).address:
+    for name in _addresses_needed(service, settings):
+        if not settings.internal[name].address:
+            key = f"{settings.key_of(name)}.address"
             raise StartupError(
-                f"{name}.address is not set, and the {service} service needs it: set it in the configuration "
-                f"or with ALLROADS_{name.upper()}__ADDRESS",
-                field=f"{name}.address",
+                f"{key} is not set, and the {service} service needs it: set it in the configuration "
+                f"or with ALLROADS_{key.upper().replace('.', '__')}",
+                field=key,
             )
+
+
+def _addresses_needed(service: str, settings: MeshSettings) -> Iterable[str]:
+    """The internal services whose addresses a service listens on or calls."""
+    if service == "slm":
+        return settings.internal
+    return ("slm",) if service == "gateway" else (service,)

@@ -6,19 +6,22 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config import SERVICE_NAMES, MeshSettings, ServiceName
+from ..config import MeshSettings, service_names
 from .cores import place, usable_cores
 from .ports import join_address, reachable_host
 
 Run = Callable[[MeshSettings, asyncio.Event], Coroutine[Any, Any, None]]
 """Serves with these settings until the event is set."""
 
-_HEALTH_NAMES: dict[ServiceName, str] = {
+_LARGER_TIER = "llm"
+"""The folder whose code serves every tier but the small model's, and the one that every mesh has."""
+_HEALTH_NAMES = {
     "slm": "allroads.v1.HomeService",
-    "llm": "allroads.v1.TierService",
+    _LARGER_TIER: "allroads.v1.TierService",
     "router": "allroads.v1.RouterService",
     "gateway": "allroads.v1.GatewayService",
 }
@@ -40,41 +43,32 @@ class Service:
 
 
 def mesh_services(settings: MeshSettings, config: Path) -> list[Service]:
-    """The four services in the order in which they start. `config` holds `settings`, all addresses set."""
-    gateway = settings.gateway
-    addresses: dict[ServiceName, str] = {
-        "slm": settings.slm.address,
-        "llm": settings.llm.address,
-        "router": settings.router.address,
-        "gateway": join_address(reachable_host(gateway.host), gateway.grpc_port),
-    }
-    threads: dict[ServiceName, int] = {
-        "slm": settings.slm.num_threads,
-        "llm": settings.llm.num_threads,
-        "router": settings.router.num_threads,
-        "gateway": 1,
-    }
-    cores: dict[ServiceName, list[int]] = place(threads, usable_cores()) if settings.pin_cores else {}
+    """All services in the order in which they start. `config` holds `settings`, all addresses set."""
+    gateway_address = join_address(reachable_host(settings.gateway.host), settings.gateway.grpc_port)
+    addresses = {name: part.address for name, part in settings.internal.items()} | {"gateway": gateway_address}
+    threads = {name: part.num_threads for name, part in settings.internal.items()} | {"gateway": 1}
+    cores = place(threads, usable_cores()) if settings.pin_cores else {}
     return [
         Service(
             name=name,
             command=_serve_command(name, config, cores.get(name, [])),
             address=addresses[name],
-            health_name=_HEALTH_NAMES[name],
+            health_name=_HEALTH_NAMES[_code_of(name)],
             environment=child_environment(threads[name]),
         )
-        for name in SERVICE_NAMES
+        for name in service_names(settings)
     ]
 
 
 def run_of(service: str) -> Run:
     """What `allroads serve` runs. Imported by name and late: a process loads only what it needs itself."""
-    run: Run = importlib.import_module(f"...{service}.service", __name__).run
-    return run
+    folder = _code_of(service)
+    run: Callable[..., Coroutine[Any, Any, None]] = importlib.import_module(f"...{folder}.service", __name__).run
+    return partial(run, name=service) if folder == _LARGER_TIER else run
 
 
 def child_environment(num_threads: int) -> dict[str, str]:
-    """This process's environment, with what suits a service that shares cores and memory with three others."""
+    """This process's environment, with what suits a service that shares cores and memory with others."""
     # The resolved file already holds every ALLROADS_ variable; here they would win over options again.
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ALLROADS_")}
     defaults = {
@@ -85,6 +79,11 @@ def child_environment(num_threads: int) -> dict[str, str]:
         "GRPC_VERBOSITY": "ERROR",
     }
     return {**defaults, **inherited, "OMP_NUM_THREADS": str(num_threads), "PYTHONUNBUFFERED": "1"}
+
+
+def _code_of(service: str) -> str:
+    """The folder whose code serves it."""
+    return service if service in _HEALTH_NAMES else _LARGER_TIER
 
 
 def _serve_command(name: str, config: Path, cores: list[int]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import logging
 from contextvars import Context, ContextVar, copy_context
 
-from ..config import SERVICE_NAMES
+from ..config import ALWAYS_THERE
 
 _SPEAKER: ContextVar[str] = ContextVar("speaker", default="")
 _PREFIX = "allroads."
@@ -17,10 +17,13 @@ def speaking_as(service: str) -> Context:
 
 
 def speaker_of(record: logging.LogRecord) -> str:
-    """The service whose task speaks; in other threads the one whose code it is, or `mesh` for what they share."""
+    """The service whose task speaks; in other threads the one whose code it is, or `mesh` for what they share.
+
+    That is `llm` for the code of all larger tiers.
+    """
     if speaker := _SPEAKER.get():
         return speaker
     folder = record.name.removeprefix(_PREFIX).partition(".")[0] if record.name.startswith(_PREFIX) else ""
     if folder == "cli":
         return "up"
-    return folder if folder in SERVICE_NAMES else "mesh"
+    return folder if folder in ALWAYS_THERE else "mesh"

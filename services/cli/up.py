@@ -51,7 +51,7 @@ def up(
         bool, typer.Option("--single-process", help="All services in this process; nothing restarts one that fails.")
     ] = False,
 ) -> None:
-    """Serve a model pair: start the four services, restart what dies, stop them on Ctrl-C.
+    """Serve a pair of models, or more than two: start the services, restart what dies, stop them on Ctrl-C.
 
     Options win over environment variables, and these over the file. Everything is checked before anything
     starts: files, tokenizers, ports. A second Ctrl-C ends the services at once.

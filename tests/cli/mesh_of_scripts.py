@@ -3,22 +3,25 @@
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from allroads.cli.services import Service, child_environment
 from allroads.cli.stop import stop_on_signals
 from allroads.cli.supervisor import Supervisor
-from allroads.config import SERVICE_NAMES
 
 from .scripted_service import HEALTH_NAME
 
+NAMES = ("llm", "router", "slm", "gateway")
+"""In the order in which they start."""
 SCRIPT = Path(__file__).with_name("scripted_service.py")
 
 
-def scripted_services(directory: Path, behaviours: Mapping[str, tuple[str, ...]]) -> list[Service]:
-    """The four services of a mesh, each well-behaved unless told otherwise."""
-    return [scripted_service(directory, name, *behaviours.get(name, ("serve",))) for name in SERVICE_NAMES]
+def scripted_services(
+    directory: Path, behaviours: Mapping[str, tuple[str, ...]], names: Sequence[str] = NAMES
+) -> list[Service]:
+    """The services of a mesh, each well-behaved unless told otherwise."""
+    return [scripted_service(directory, name, *behaviours.get(name, ("serve",))) for name in names]
 
 
 def scripted_service(directory: Path, name: str, *behaviour: str) -> Service:

@@ -25,7 +25,7 @@ def test_help_lists_the_commands_and_the_exit_codes() -> None:
     ("command", "words"),
     [
         ("up", ("--config", "--port", "--grpc-port", "--ready-timeout", "--single-process", "8000", "8001")),
-        ("serve", ("slm|llm|router|gateway", "--config")),
+        ("serve", ("slm|llm|router|gateway|NAME", "--config")),
         ("chat", ("--url", "--policy", "--threshold", "--share", "--max-tokens", "[brackets]")),
         ("config", ("--config",)),
     ],
@@ -73,6 +73,10 @@ def test_config_prints_what_file_and_environment_make(tmp_path: Path) -> None:
         ("gateway: {port: 99999}", ("gateway.port", "65535")),
         ("llm: {dtype: int3}", ("llm.dtype", "bfloat16")),
         ("router: {address: nowhere}", ("router.address", "host:port")),
+        ("middle: {Mlm: {path: a}}", ("middle.Mlm:", "small letters, digits and hyphens")),
+        ("middle: {mlm: {path: a, policy: r2r}}", ("middle.mlm.policy",)),
+        ("middle: {mlm: {num_threads: 2}}", ("middle.mlm.path", "required")),
+        ("slm: {path: 'embedded:xlm'}", ("slm.path", "nothing is embedded as 'xlm'; there are", "llm, ", "router")),
     ],
 )
 def test_a_wrong_configuration_is_told_by_the_key(tmp_path: Path, content: str, words: tuple[str, ...]) -> None:
@@ -100,6 +104,23 @@ def test_a_wrong_variable_is_named() -> None:
 
 def test_serve_needs_addresses() -> None:
     _refused(run("serve", "slm", ALLROADS_SLM__ADDRESS="unix:/s"), "llm.address", "ALLROADS_LLM__ADDRESS")
+
+
+def test_the_small_model_needs_the_address_of_every_tier() -> None:
+    addresses = {f"ALLROADS_{name}__ADDRESS": f"unix:/{name}" for name in ("SLM", "LLM", "ROUTER")}
+    result = run("serve", "slm", ALLROADS_MIDDLE__MLM__PATH="embedded:slm", **addresses)
+    _refused(result, "middle.mlm.address is not set", "ALLROADS_MIDDLE__MLM__ADDRESS")
+
+
+def test_serve_takes_the_name_of_a_middle_tier_which_needs_its_own_address() -> None:
+    result = run("serve", "mlm", ALLROADS_MIDDLE__MLM__PATH="embedded:slm")
+    _refused(result, "middle.mlm.address is not set, and the mlm service needs it")
+
+
+def test_serve_refuses_a_service_that_the_mesh_does_not_have() -> None:
+    _refused(run("serve", "mlm"), "no service 'mlm' in this mesh; there are llm, router, slm, gateway")
+    result = run("serve", "xlm", ALLROADS_MIDDLE__MLM__PATH="embedded:slm")
+    _refused(result, "no service 'xlm' in this mesh; there are llm, mlm, router, slm, gateway")
 
 
 @pytest.mark.parametrize("arguments", [("serve", "oracle"), ("up", "--port", "70000"), ("down",)])

@@ -51,6 +51,37 @@ def test_another_tokenizer_is_refused_naming_the_first_difference(
     assert difference in caught.value.message
 
 
+def test_every_middle_tier_has_the_small_models_tokenizer(mesh_directory: Path) -> None:
+    write_model(mesh_directory / "mlm", rows=8)
+    write_model(mesh_directory / "other", tokens=("a", "c", "b", "<end>"))
+    middle = {name: {"path": str(mesh_directory / name)} for name in ("mlm", "other")}
+    check_mesh(load_settings(mesh_directory / "mesh.yaml", {"middle": {"mlm": middle["mlm"]}}))
+    with pytest.raises(TokenizerMismatch) as caught:
+        check_mesh(load_settings(mesh_directory / "mesh.yaml", {"middle": middle}))
+    assert caught.value.field == "middle.other.path"
+    assert caught.value.message.startswith(
+        "slm.path and middle.other.path do not share a tokenizer: id 1 is 'b' in one and 'c' in the other"
+    )
+
+
+def test_a_middle_tier_that_is_not_there(mesh_directory: Path) -> None:
+    settings = load_settings(mesh_directory / "mesh.yaml", {"middle": {"mlm": {"path": str(mesh_directory / "mlm")}}})
+    with pytest.raises(CheckpointError, match=r"middle\.mlm\.path: no directory .*mlm; set it to"):
+        check_mesh(settings)
+
+
+@pytest.mark.parametrize("missing", ["scorer.safetensors", "manifest.json"])
+def test_a_further_scorer_must_be_whole(mesh_directory: Path, missing: str) -> None:
+    directory = mesh_directory / "citer"
+    shutil.copytree(mesh_directory / "router", directory)
+    (directory / "router.safetensors").rename(directory / "scorer.safetensors")
+    settings = load_settings(mesh_directory / "mesh.yaml", {"router": {"scorers": {"citer": str(directory)}}})
+    check_mesh(settings)
+    (directory / missing).unlink()
+    with pytest.raises(CheckpointError, match=rf"router\.scorers\.citer: .*{missing} is missing"):
+        check_mesh(settings)
+
+
 def test_another_end_of_text_is_refused_by_the_command(mesh_directory: Path) -> None:
     (mesh_directory / "llm" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "c"}))
     result = run("up", "--config", mesh_directory / "mesh.yaml")
@@ -119,6 +150,18 @@ def test_an_option_wins_over_variable_and_file(mesh_directory: Path, busy_port: 
 def test_addresses_that_cannot_work(mesh_directory: Path, override: dict[str, dict[str, object]], words: str) -> None:
     with pytest.raises(StartupError, match=words):
         check_mesh(load_settings(mesh_directory / "mesh.yaml", override))
+
+
+def test_a_middle_tier_needs_an_address_of_its_own(mesh_directory: Path, busy_port: int) -> None:
+    path = str(write_model(mesh_directory / "mlm"))
+    for address, llm, words in (
+        ("unix:/a", "unix:/a", r"middle\.mlm\.address and llm\.address are both unix:/a"),
+        ("127.0.0.1:0", "", r"middle\.mlm\.address: .* cannot be 0"),
+        (f"127.0.0.1:{busy_port}", "", rf"middle\.mlm\.address: port {busy_port} on 127.0.0.1 is in use"),
+    ):
+        changed = {"middle": {"mlm": {"path": path, "address": address}}, "llm": {"address": llm}}
+        with pytest.raises(StartupError, match=words):
+            check_mesh(load_settings(mesh_directory / "mesh.yaml", changed))
 
 
 def test_an_internal_port_in_use_is_refused(mesh_directory: Path, busy_port: int) -> None:

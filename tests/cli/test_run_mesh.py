@@ -8,12 +8,13 @@ import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from allroads.cli import run_mesh
+from allroads.cli import run_mesh, services
 from allroads.cli.endpoint import describe_endpoint
 from allroads.cli.run_directory import run_directory
-from allroads.cli.services import Service, child_environment, mesh_services
+from allroads.cli.services import Service, child_environment, mesh_services, run_of
 from allroads.config import MeshSettings, load_settings
 from allroads.errors import StartupError
 from allroads.mesh import regions
@@ -24,11 +25,11 @@ Started = Callable[[MeshSettings, Path], None]
 
 
 def _with_scripted_services(monkeypatch: pytest.MonkeyPatch, on_start: Started) -> None:
-    def services(settings: MeshSettings, config: Path) -> list[Service]:
+    def scripted(settings: MeshSettings, config: Path) -> list[Service]:
         on_start(settings, config)
         return scripted_services(config.parent, {})
 
-    monkeypatch.setattr(run_mesh, "mesh_services", services)
+    monkeypatch.setattr(run_mesh, "mesh_services", scripted)
 
 
 async def test_up_prints_the_endpoint_and_leaves_nothing(
@@ -121,12 +122,52 @@ def test_services_of_a_mesh(mesh_directory: Path, monkeypatch: pytest.MonkeyPatc
     assert llm.command[1:5] == ("-m", "allroads", "serve", "llm")
 
 
+def test_services_of_a_mesh_of_three(mesh_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "usable_cores", lambda: range(10))
+    overrides = {"middle": {"mlm": {"path": "embedded:slm", "num_threads": 2}, "l": {"path": "embedded:slm"}}}
+    settings = load_settings(mesh_directory / "mesh.yaml", overrides).with_addresses(mesh_directory)
+    mesh = mesh_services(settings, mesh_directory / "mesh.yaml")
+    assert [service.name for service in mesh] == ["llm", "l", "mlm", "router", "slm", "gateway"]
+    mlm = mesh[2]
+    assert mlm.command[1:5] == ("-m", "allroads", "serve", "mlm")
+    assert mlm.address == f"unix:{mesh_directory}/mlm.sock"
+    assert mlm.health_name == mesh[0].health_name == "allroads.v1.TierService"
+    assert mlm.environment["OMP_NUM_THREADS"] == "2"
+    cores = {service.name: re.findall(r"--core (\d)", " ".join(service.command)) for service in mesh}
+    assert cores == {
+        "slm": ["0"], "mlm": ["1", "2"], "l": ["3"], "llm": ["4"], "router": ["5"], "gateway": ["6", "7", "8", "9"],
+    }  # fmt: skip
+
+
+async def test_what_runs_a_larger_tier_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, dict[str, str]]] = []
+
+    def module_of(name: str, package: str) -> SimpleNamespace:
+        async def run(settings: MeshSettings, stop: asyncio.Event, **more: str) -> None:
+            told.append((name, more))
+
+        return SimpleNamespace(run=run)
+
+    monkeypatch.setattr(services, "importlib", SimpleNamespace(import_module=module_of))
+    for name in ("slm", "mlm", "llm", "router", "gateway"):
+        await run_of(name)(MeshSettings(), asyncio.Event())
+    assert told == [
+        ("...slm.service", {}),
+        ("...llm.service", {"name": "mlm"}),
+        ("...llm.service", {"name": "llm"}),
+        ("...router.service", {}),
+        ("...gateway.service", {}),
+    ]
+
+
 def test_services_in_one_process_use_as_many_threads_as_one_of_them_wants(
     mesh_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", {**os.environ, "TQDM_DISABLE": "0"})
-    prepared = run_mesh._prepared(load_settings(mesh_directory / "mesh.yaml", {"llm": {"num_threads": 3}}))
-    assert [part.num_threads for part in (prepared.slm, prepared.llm, prepared.router)] == [3, 3, 3]
+    overrides = {"middle": {"mlm": {"path": "embedded:slm", "num_threads": 3}}}
+    prepared = run_mesh._prepared(load_settings(mesh_directory / "mesh.yaml", overrides))
+    parts = (prepared.slm, prepared.middle["mlm"], prepared.llm, prepared.router)
+    assert [part.num_threads for part in parts] == [3, 3, 3, 3]
     assert [os.environ[key] for key in ("OMP_NUM_THREADS", "TQDM_DISABLE", "HF_HUB_OFFLINE")] == ["3", "0", "1"]
 
 

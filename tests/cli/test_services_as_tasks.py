@@ -10,11 +10,11 @@ from allroads.cli import single_process
 from allroads.cli.services import Service
 from allroads.cli.single_process import SingleProcess
 from allroads.cli.stop import StopRequest
-from allroads.config import SERVICE_NAMES, MeshSettings
+from allroads.config import MeshSettings
 from allroads.errors import CheckpointError, Internal, StartupError, Unavailable
 from allroads.mesh.server import ServiceServer
 
-from .mesh_of_scripts import scripted_services
+from .mesh_of_scripts import NAMES, scripted_services
 from .scripted_service import HEALTH_NAME
 
 Script = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
@@ -66,8 +66,8 @@ def mesh(monkeypatch: pytest.MonkeyPatch, socket_directory: Path) -> Mesh:
     return Mesh(monkeypatch, socket_directory)
 
 
-STARTS = [f"{name} starts" for name in SERVICE_NAMES]
-STOPS = [f"{name} stops" for name in reversed(SERVICE_NAMES)]
+STARTS = [f"{name} starts" for name in NAMES]
+STOPS = [f"{name} stops" for name in reversed(NAMES)]
 
 
 async def test_it_starts_callees_first_and_stops_callers_first(mesh: Mesh) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from allroads.config import SERVICE_NAMES, embedded_path
+from allroads.config import embedded_path
 from allroads.mesh.channels import open_channel
 from allroads.mesh.wire import common_pb2, gateway_pb2, gateway_pb2_grpc
 
 from .ends import TIMEOUT_S
+from .mesh_of_scripts import NAMES
 from .running_mesh import Mesh, up
 
 pytestmark = pytest.mark.timeout(300)  # it loads torch, on a machine that may be busy
@@ -96,11 +97,11 @@ def test_it_answers_as_four_processes_do_and_leaves_nothing(socket_directory: Pa
     nothing_is_left(one, socket_directory)
 
     assert re.findall(r'"(?:starting|stopping) \w+"', log) == [
-        *(f'"starting {name}"' for name in SERVICE_NAMES),
-        *(f'"stopping {name}"' for name in reversed(SERVICE_NAMES)),
+        *(f'"starting {name}"' for name in NAMES),
+        *(f'"stopping {name}"' for name in reversed(NAMES)),
     ]
     assert "tensors to router go through process memory" in log
-    for name in SERVICE_NAMES:
+    for name in NAMES:
         assert re.search(rf"^{name:7} \| time=\S+Z level=info service={name} logger=\S+ message=\S+", log, re.MULTILINE)
     # Code that all share speaks for the service that runs it.
     assert re.search(r'^slm .* logger=mesh.stream message="llm: connected"', log, re.MULTILINE)

@@ -15,6 +15,9 @@ from allroads.cli.speakers import speaker_of, speaking_as
 from allroads.config import MeshSettings
 from allroads.errors import CheckpointError, Unavailable
 from rich.console import Console
+from rich.text import Text
+
+from .mesh_of_scripts import NAMES
 
 
 def test_pauses_double_up_to_a_limit_until_the_service_is_given_up() -> None:
@@ -57,8 +60,20 @@ def test_where_services_share_a_process_each_task_speaks_for_its_own() -> None:
 def test_a_service_cannot_steer_the_terminal() -> None:
     console = Console(color_system=None, width=80, soft_wrap=True)
     with console.capture() as capture:
-        LogView(console).show("slm", "[red]\x1b[2J")
+        LogView(console, NAMES).show("slm", "[red]\x1b[2J")
     assert capture.get() == "slm     | [red]\ufffd[2J\n"
+
+
+def test_prefixes_are_of_one_width_and_each_of_its_own_colour() -> None:
+    middle = ("somewhat-larger", *(f"mlm-{number}" for number in range(5)))
+    console = Console(color_system="standard", force_terminal=True, width=80, soft_wrap=True)
+    view = LogView(console, ("llm", *middle, "router", "slm", "gateway"))
+    with console.capture() as capture:
+        for name in ("llm", *middle, "gateway"):
+            view.show(name, "x")
+    lines = [Text.from_ansi(line) for line in capture.get().splitlines()]
+    assert {line.plain.index("|") for line in lines} == {len("somewhat-larger ")}
+    assert len({str(line.spans[0].style) for line in lines}) == len(lines)
 
 
 @pytest.mark.parametrize("address", [("127.0.0.1", 80), ("::1", 8000), ("localhost", 1)])

@@ -13,7 +13,6 @@ from allroads.cli.restarts import RestartPolicy
 from allroads.cli.services import Service
 from allroads.cli.stop import StopRequest
 from allroads.cli.supervisor import Supervisor
-from allroads.config import SERVICE_NAMES
 from allroads.errors import StartupError, Unavailable
 
 from .ends import has_ended
@@ -85,11 +84,11 @@ def pids(caplog: pytest.LogCaptureFixture) -> dict[str, int]:
 async def test_starts_callees_first_and_stops_callers_first(
     socket_directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mesh = Mesh(scripted_services(socket_directory, {}))
+    mesh = Mesh(scripted_services(socket_directory, {}, ("llm", "mlm", "router", "slm", "gateway")))
     async with mesh.running():
-        assert tuple(pids(caplog)) == SERVICE_NAMES == ("llm", "router", "slm", "gateway")
+        assert list(pids(caplog)) == ["llm", "mlm", "router", "slm", "gateway"]
     stopped = [line for _, line in mesh.lines if line.startswith("stopped")]
-    assert stopped == ["stopped gateway", "stopped slm", "stopped router", "stopped llm"]
+    assert stopped == [f"stopped {name}" for name in ("gateway", "slm", "router", "mlm", "llm")]
     assert all(has_ended(pid) for pid in pids(caplog).values())
     assert os.listdir(socket_directory) == []
 

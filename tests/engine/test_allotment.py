@@ -214,6 +214,77 @@ def test_devices_are_apart(pair: Path) -> None:
         assert 0 <= spare < block_bytes
 
 
+def three(pair: Path, middle: dict[str, Any], **changed: Any) -> MeshSettings:
+    """The pair with a model between them, which is another copy of the small one."""
+    return mesh(pair, **{"middle": {"mlm": {"path": str(pair / "slm"), **middle}}, **changed})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_three_tiers_of_a_device_share_it(pair: Path, dtype: Dtype) -> None:
+    budget = 4_000_000
+    auto = {"num_kv_tokens": "auto"}
+    resolved = resolve_memory(
+        three(pair, {**auto, "dtype": dtype, "block_size_tokens": 7}, slm=auto, llm=auto, memory_bytes={"cpu": budget})
+    )
+    assert list(resolved.tiers) == ["slm", "mlm", "llm"]
+    needs = {name: model_size(tier.path, tier.dtype) for name, tier in resolved.tiers.items()}
+
+    def taken(num_tokens: int) -> int:
+        return sum(
+            needs[name].weight_bytes
+            + num_tokens // tier.block_size_tokens * tier.block_size_tokens * needs[name].kv_bytes_per_token
+            for name, tier in resolved.tiers.items()
+        )
+
+    common = max(tokens for tokens in range(50_000) if taken(tokens) <= budget)
+    assert {name: tier.num_kv_tokens for name, tier in resolved.tiers.items()} == {
+        "slm": common // 16 * 16, "mlm": common // 7 * 7, "llm": common // 16 * 16,
+    }  # fmt: skip
+    assert resolve_memory(resolved) == resolved
+
+
+def test_a_middle_tier_with_a_stated_number_keeps_it_and_takes_from_the_others(pair: Path) -> None:
+    auto = {"num_kv_tokens": "auto"}
+    parts = {"slm": auto, "llm": auto, "memory_bytes": {"cpu": 3_000_000}}
+    without = resolve_memory(mesh(pair, **parts))
+    beside = resolve_memory(three(pair, {"num_kv_tokens": 640}, **parts))
+    small, large = (model_size(pair / name, "float32") for name in ("slm", "llm"))
+    assert beside.middle["mlm"].num_kv_tokens == 640
+    lost = (without.slm.allotted_kv_tokens - beside.slm.allotted_kv_tokens) * (
+        small.kv_bytes_per_token + large.kv_bytes_per_token
+    )
+    taken = small.weight_bytes + 640 * small.kv_bytes_per_token
+    assert abs(lost - taken) < 16 * (small.kv_bytes_per_token + large.kv_bytes_per_token)
+
+
+def test_a_middle_tier_may_have_a_device_of_its_own(pair: Path) -> None:
+    settings = three(
+        pair,
+        {"num_kv_tokens": "auto", "device": "cuda:1"},
+        memory_bytes={"cuda:1": 900_000},
+    )
+    resolved = resolve_memory(settings)
+    size = model_size(pair / "slm", "float32")
+    assert resolved.middle["mlm"].num_kv_tokens == (
+        (900_000 - size.weight_bytes) // (16 * size.kv_bytes_per_token) * 16
+    )
+    assert (resolved.slm, resolved.llm) == (settings.slm, settings.llm)
+
+
+def test_further_scorers_take_their_part(pair: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "citer"
+    directory.mkdir()
+    save_file({"a": torch.zeros(100, 500), "b": torch.zeros(1)}, directory / "scorer.safetensors")
+    parts: dict[str, Any] = {"slm": {"num_kv_tokens": "auto"}, "llm": {"device": "cuda"}}
+    numbers = []
+    for scorers in ({}, {"citer": str(directory)}):
+        router = {"device": "cpu", "scorers": scorers}
+        resolved = resolve_memory(mesh(pair, router=router, memory_bytes={"cpu": 1_500_000}, **parts))
+        numbers.append(resolved.slm.allotted_kv_tokens)
+    kv = model_size(pair / "slm", "float32").kv_bytes_per_token
+    assert abs((numbers[0] - numbers[1]) * kv - 4 * 50_001) < 16 * kv
+
+
 def test_the_router_takes_its_part(pair: Path) -> None:
     parts: dict[str, Any] = {"llm": {"device": "cuda"}, "memory_bytes": {"cpu": 1_500_000}}
     alone = resolve_memory(mesh(pair, slm={"num_kv_tokens": "auto"}, **parts))
@@ -249,6 +320,14 @@ def test_without_any_limit_no_file_is_read(tmp_path: Path) -> None:
         (
             {"llm": {"num_kv_tokens": "auto", "device": "cuda:1"}, "memory_bytes": {"cpu": 10**9}},
             ("llm.num_kv_tokens", "how much of cuda:1"),
+        ),
+        (
+            {"middle": {"mlm": {"path": "embedded:slm", "num_kv_tokens": "auto", "device": "cuda:2"}}},
+            ("middle.mlm.num_kv_tokens", "how much of cuda:2", "or middle.mlm.num_kv_tokens to a number"),
+        ),
+        (
+            {"middle": {"mlm": {"path": "embedded:slm"}}, "memory_bytes": {"cpu": 1000}},
+            ("1000 bytes of cpu are too few", "slm: weights", "middle.mlm: weights", "llm: weights"),
         ),
         ({"memory_bytes": {"cpu": 1000}}, ("1000 bytes of cpu are too few", "slm: weights", "32768 tokens")),
         ({"memory_bytes": {"cuda:3": 10**9}}, ("cuda:3 must be devices of this mesh", "cpu, cuda:7")),
