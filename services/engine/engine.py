@@ -1,7 +1,8 @@
 """The engine: one model, its KV pool, and the four primitives that routing is made of.
 
-*extend* (append known tokens), *propose* (a step gives each finished row the model's next token, which
-nobody has accepted yet), *truncate* (roll back), *pend* and *resume* (keep the KV, skip the sequence).
+*extend* (append known tokens, or drafts whose logits are wanted), *propose* (a step gives each finished row the
+model's next token, which nobody has accepted yet), *truncate* (roll back), *pend* and *resume* (keep the KV, skip the
+sequence).
 """
 
 from dataclasses import dataclass
@@ -41,8 +42,19 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafted:
+    """A sequence whose drafts are all computed."""
+
+    sequence: Sequence
+    start: int
+    """Index of the first draft; they end with the sequence."""
+    logits: Tensor
+    """float [drafts + 1, output rows], raw, padding at -inf: row j is this model's in place of draft j."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """What a step gave: one proposal for each sequence whose tokens are all computed."""
+    """What a step gave: one proposal for each sequence whose tokens are all computed and no drafts."""
 
     sequences: list[Sequence]
     proposals: list[int]
@@ -54,6 +66,8 @@ class Step:
     """Parallel to `proposals`; None for sequences that did not ask."""
     opinions: list[Opinion]
     """On tokens that others wrote, of sequences whose `opinions_from` asked for them."""
+    drafted: list[Drafted]
+    """Sequences with drafts, which have no proposal."""
     failed: list[Sequence]
     """Sequences for which the model produced NaN or nothing to choose from; they have no proposal."""
 
@@ -202,6 +216,7 @@ class Engine:
         kept: list[int] = []
         sequences: list[Sequence] = []
         opinions: list[Opinion] = []
+        drafted: list[Drafted] = []
         failed: list[Sequence] = []
         end = 0
         for (sequence, _), row in zip(batch, rows, strict=True):
@@ -210,13 +225,20 @@ class Engine:
                 self._disown(sequence)
                 failed.append(sequence)
                 continue
+            start, own = row.end - row.num_outputs + 1, output.logits[begin:end]
             if row.end > sequence.opinions_from - 1:
-                opinion = opinion_on(sequence, row.end - row.num_outputs + 1, output.logits[begin:end])
+                opinion = opinion_on(sequence, start, own)
                 opinions += [opinion] if opinion else []
+            if row.end > sequence.drafts_from - 1:
+                sequence.draft_logits.append(own[max(0, sequence.drafts_from - start) :])
             if sequence.num_uncomputed or sequence.is_ahead:
                 continue
             if not sequence.is_prompt_registered:
                 self._register_prompt(sequence)
+            if sequence.draft_logits:
+                first = sequence.drafts_from
+                drafted.append(Drafted(sequence, first, torch.cat(sequence.take_draft_logits())))
+                continue
             kept.append(end - 1)
             sequences.append(sequence)
         logits, hidden_states = output.logits, output.hidden_states
@@ -225,7 +247,7 @@ class Engine:
             logits, hidden_states = logits[index], hidden_states[index]
         proposals = sample(logits, sequences).tolist() if sequences else []
         logprobs = token_logprobs(logits, sequences, proposals)
-        return Step(sequences, proposals, logits, hidden_states, logprobs, opinions, failed)
+        return Step(sequences, proposals, logits, hidden_states, logprobs, opinions, drafted, failed)
 
     def _register_prompt(self, sequence: Sequence) -> None:
         """Let others share a prompt as soon as it is computed; not its last token, which may be fed again."""
@@ -255,6 +277,7 @@ class Engine:
         """Keep NaN in a sequence's KV from whoever gets its blocks next."""
         self.pool.forget(sequence.blocks)
         self._clear(set(sequence.blocks))
+        sequence.take_draft_logits()
         sequence.num_computed = 0
 
     def _clear(self, blocks: set[int]) -> None:

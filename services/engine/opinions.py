@@ -58,19 +58,19 @@ class Past:
 
 def first_output(sequence: Sequence, end: int) -> int:
     """The first token index in [num_computed, end) whose logits are needed to run a sequence up to `end`."""
-    return max(sequence.num_computed, min(end, sequence.opinions_from) - 1)
+    return max(sequence.num_computed, min(end, sequence.opinions_from, sequence.drafts_from) - 1)
 
 
 def opinion_on(sequence: Sequence, start: int, logits: Tensor) -> Opinion | None:
-    """The opinion on tokens [start, ...) of a sequence, of which as many as are known get one.
+    """The opinion on tokens [start, ...) of a sequence: as many as are known and no drafts get one.
 
     Args:
         sequence: its tokens.
         start: index of the token that the first row of logits predicts.
         logits: [n, vocabulary], raw.
     """
-    first = max(start, sequence.opinions_from)
-    last = min(start + len(logits), len(sequence))
+    first, end = max(start, sequence.opinions_from), min(len(sequence), sequence.drafts_from)
+    last = min(start + len(logits), end)
     if first >= last:
         return None
     chosen = logits[first - start : last - start]
@@ -78,5 +78,5 @@ def opinion_on(sequence: Sequence, start: int, logits: Tensor) -> Opinion | None
         token_ids = chosen.argmax(dim=-1)
     else:
         token_ids = sample(chosen, [Past(sequence, length) for length in range(first, last)])
-    sequence.opinions_from = last if last < len(sequence) else sys.maxsize
+    sequence.opinions_from = last if last < end else sys.maxsize
     return Opinion(sequence, first, token_ids.tolist())

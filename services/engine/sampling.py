@@ -12,7 +12,7 @@ from torch import Tensor
 from .penalties import adjust_logits
 from .sampling_params import Row, SamplingParams
 
-__all__ = ["Row", "SamplingParams", "is_sound", "sample", "uniform"]
+__all__ = ["Row", "SamplingParams", "draw", "is_sound", "probabilities", "sample", "uniform"]
 
 _MASK = (1 << 64) - 1
 
@@ -58,6 +58,38 @@ def sample(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
     return token_ids
 
 
+def probabilities(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
+    """The distributions from which `sample` draws, after all that the rows' parameters ask for.
+
+    Args:
+        logits: float [n, vocabulary], raw; rows of padding already -inf. Not changed.
+        rows: n rows, none of them greedy.
+
+    Returns:
+        float64 [n, vocabulary]; each sums to 1.
+    """
+    limits = _limits(rows, logits)
+    weights, order = _kept_weights(_adjusted(logits, list(range(len(rows))), rows), limits)
+    return torch.zeros_like(weights).scatter_(1, order, weights / weights.sum(dim=-1, keepdim=True))
+
+
+def draw(weights: Tensor, points: Tensor) -> Tensor:
+    """The first index of each row at which the cumulative weight passes the row's own number.
+
+    Args:
+        weights: float64 [n, m], none negative; a row of zeros gives index 0.
+        points: float64 [n, 1], in [0, 1).
+
+    Returns:
+        int64 [n, 1].
+    """
+    cumulative = weights.cumsum(dim=-1)
+    index = torch.searchsorted(cumulative, points * cumulative[:, -1:], right=True)
+    # Where rounding leads past the end: the last that has a weight.
+    last = ((weights > 0) * torch.arange(1, weights.shape[-1] + 1, device=weights.device)).argmax(dim=-1, keepdim=True)
+    return torch.minimum(index, last)
+
+
 def _adjusted(logits: Tensor, indices: list[int], rows: SequenceOf[Row]) -> Tensor:
     """A copy of some rows' logits in float32, as their parameters want it."""
     own = logits[indices].float()
@@ -67,26 +99,40 @@ def _adjusted(logits: Tensor, indices: list[int], rows: SequenceOf[Row]) -> Tens
 
 def _draw(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
     """The first token, likeliest first, at which the cumulative probability passes the row's own number."""
-    num_tokens = logits.shape[-1]
-    # One tensor, since each that is made of numbers is a copy to the device.
-    columns = torch.tensor([_limits(row, num_tokens) for row in rows], dtype=torch.float64, device=logits.device)
-    temperature, top_k, top_p, min_p, point = columns.T.unsqueeze(-1).unbind()
+    limits = _limits(rows, logits)
+    weights, order = _kept_weights(logits, limits)
+    return order.gather(1, draw(weights, limits[-1])).squeeze(1)
+
+
+def _kept_weights(logits: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of the tokens, likeliest first, those that are cut at 0; and their ids.
+
+    Args:
+        logits: float32 [n, vocabulary], adjusted.
+        limits: of n rows.
+
+    Returns:
+        float64 and int64 [n, vocabulary].
+    """
+    temperature, top_k, top_p, min_p, _ = limits
     scaled, order = (logits / temperature.float()).sort(dim=-1, descending=True, stable=True)
     # In float64: how a sum is cut depends on the batch's shape on some devices, and must not change a draw.
     weights = (scaled - scaled[:, :1]).double().exp()
     before = weights.cumsum(dim=-1) - weights
     total = before[:, -1:] + weights[:, -1:]
-    rank = torch.arange(num_tokens, device=logits.device)
+    rank = torch.arange(logits.shape[-1], device=logits.device)
     # The likeliest token has weight 1 and nothing before it: it always stands.
     kept = (rank < top_k) & (before < top_p * total) & (weights >= min_p)
-    cumulative = (weights * kept).cumsum(dim=-1)
-    index = torch.searchsorted(cumulative, point * cumulative[:, -1:], right=True)
-    last_kept = (kept * (rank + 1)).argmax(dim=-1, keepdim=True)
-    return order.gather(1, torch.minimum(index, last_kept)).squeeze(1)
+    return weights * kept, order
 
 
-def _limits(row: Row, num_tokens: int) -> tuple[float, ...]:
-    """What a draw goes by: temperature, top_k, top_p, min_p, and the row's own number."""
-    params = row.sampling
-    point = uniform(params.seed, row.position)
-    return params.temperature, params.top_k or num_tokens, params.top_p, params.min_p, point
+def _limits(rows: SequenceOf[Row], logits: Tensor) -> Tensor:
+    """What draws go by: temperature, top_k, top_p, min_p, and the row's own number. float64 [5, n, 1]."""
+    num_tokens = logits.shape[-1]
+    numbers = []
+    for row in rows:
+        params = row.sampling
+        point = uniform(params.seed, row.position)
+        numbers.append((params.temperature, params.top_k or num_tokens, params.top_p, params.min_p, point))
+    # One tensor, since each that is made of numbers is a copy to the device.
+    return torch.tensor(numbers, dtype=torch.float64, device=logits.device).T.unsqueeze(-1)

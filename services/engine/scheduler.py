@@ -127,7 +127,8 @@ class Scheduler:
 
     def _take_blocks(self, sequence: Sequence) -> bool:
         """Reserve a sequence's blocks, those that hold its beginning already among them; False if they are not free."""
-        prefix = self.pool.match(sequence.tokens)
+        # Drafts are fed even where their KV is there: it is their logits that are wanted.
+        prefix = self.pool.match(sequence.tokens[: sequence.drafts_from])
         needed = self.pool.num_needed(sequence.max_length)
         if not self.pool.can_allocate(needed, prefix):
             return False

@@ -4,6 +4,8 @@ import sys
 from dataclasses import dataclass, field
 from enum import Enum
 
+from torch import Tensor
+
 from ..errors import Internal
 from .sampling import SamplingParams
 
@@ -65,6 +67,10 @@ class Sequence:
     """Its tokens but the last are computed in the background, and nothing is proposed."""
     opinions_from: int = sys.maxsize
     """First token of which the model is to say whether it would have written it."""
+    drafts_from: int = sys.maxsize
+    """First token that is a draft: the pass that computes the last one gives the logits of all, and no proposal."""
+    draft_logits: list[Tensor] = field(default_factory=list)
+    """Of drafts, float [n, output rows] each: what earlier steps have given of them."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -101,7 +107,7 @@ class Sequence:
         self.tokens += tokens
 
     def truncate(self, length: int) -> None:
-        """Forget the tokens from `length` on, and their KV. Blocks stay reserved.
+        """Forget the tokens from `length` on, their KV, and that any were drafts. Blocks stay reserved.
 
         Raises:
             Internal: the length is negative or beyond the end.
@@ -109,8 +115,26 @@ class Sequence:
         if not 0 <= length <= len(self.tokens):
             raise Internal(f"cannot truncate {len(self.tokens)} tokens to {length}")
         del self.tokens[length:]
+        self.take_draft_logits()
         self.num_computed = min(self.num_computed, length)
 
     def rewind(self) -> None:
-        """Let the last token be fed again, so that the next step proposes anew after it."""
-        self.num_computed = min(self.num_computed, len(self.tokens) - 1)
+        """Let the last token be fed again, so that the next step proposes anew after it.
+
+        Before drafts it is the last token that is none: the first draft is predicted from there.
+        """
+        self.num_computed = min(self.num_computed, min(len(self.tokens), self.drafts_from) - 1)
+
+    def draft(self, tokens: list[int]) -> None:
+        """Add tokens at the end as drafts, perhaps none, to be judged by this model's logits.
+
+        Raises:
+            Internal: more than was reserved.
+        """
+        self.drafts_from = len(self.tokens)
+        self.append(tokens)
+
+    def take_draft_logits(self) -> list[Tensor]:
+        """The logits of all drafts, in parts; from now on there are no drafts."""
+        parts, self.draft_logits, self.drafts_from = self.draft_logits, [], sys.maxsize
+        return parts

@@ -4,16 +4,43 @@ import logging
 from importlib.metadata import entry_points
 
 from ..errors import InvalidArgument, StartupError
+from .bild import Bild
+from .cascade import CASCADES
+from .citer import Citer
+from .co_llm import CoLlm
 from .entropy import Entropy
+from .immediate import Immediate
+from .me import ModelEnsemble
+from .momentum import Momentum
 from .policy import Policy
 from .r2r import R2R
+from .r_stitch import RStitch
 from .random import Random
+from .rolling import Rolling
 from .single import LlmOnly, SlmOnly
+from .speculative import Lossless, Speculative
 
 logger = logging.getLogger(__name__)
 
 ENTRY_POINT = "allroads.policies"
-_OWN: tuple[type[Policy], ...] = (R2R, Entropy, Random, SlmOnly, LlmOnly)
+_OWN: tuple[type[Policy], ...] = (
+    R2R,
+    Citer,
+    CoLlm,
+    RStitch,
+    ModelEnsemble,
+    Entropy,
+    Immediate,
+    Momentum,
+    Rolling,
+    Random,
+    Speculative,
+    Lossless,
+    *CASCADES,
+    Bild,
+    SlmOnly,
+    LlmOnly,
+)
 
 
 class PolicyRegistry:

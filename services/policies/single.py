@@ -1,6 +1,6 @@
 """One model writes everything: the two ends that every mixture is measured against."""
 
-from .policy import HOME, Policy, RequestView
+from .policy import HOME, Policy, RequestView, Visit, setting
 
 
 class SlmOnly(Policy):
@@ -8,7 +8,11 @@ class SlmOnly(Policy):
 
     name = "slm"
     summary = "the small model writes every token"
-    reach = frozenset({HOME})
+    never = setting()
+
+    def reach(self, request: RequestView) -> frozenset[int]:
+        """Home alone."""
+        return frozenset({HOME})
 
     def ahead(self, request: RequestView) -> int | None:
         """Always home."""
@@ -20,12 +24,16 @@ class LlmOnly(Policy):
 
     name = "llm"
     summary = "the large model writes every token"
-    reach = frozenset({1})
+    always = setting()
+
+    def reach(self, request: RequestView) -> frozenset[int]:
+        """The large model's tier alone."""
+        return frozenset({request.large})
 
     def ahead(self, request: RequestView) -> int | None:
         """Always the large model."""
-        return 1
+        return request.large
 
-    def send(self, request: RequestView) -> int:
+    def send(self, request: RequestView, tier: int) -> Visit:
         """One visit for the whole answer."""
-        return request.num_left
+        return Visit(request.num_left)
