@@ -27,6 +27,7 @@ from allroads.llm.tier import StreamClosed, Tier, Visit
 from allroads.mesh.channels import open_channel
 from allroads.mesh.wire import common_pb2 as pb
 from allroads.mesh.wire import model_pb2, model_pb2_grpc
+from allroads.policies.registry import PolicyRegistry
 
 from .report import arguments, finish, show
 from .services import running_service
@@ -87,7 +88,7 @@ def turn_us(engine: Engine, num_unseen: int, count: int) -> tuple[float, float]:
         return result
 
     engine.step = timed_step  # type: ignore[method-assign]
-    tier = Tier(engine, lambda responses: None)
+    tier = Tier(engine, PolicyRegistry.load(), lambda responses: None)
     for request in visits(num_unseen, count):
         started = time.perf_counter()
         tier.turn([Visit(1, request)])

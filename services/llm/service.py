@@ -1,4 +1,4 @@
-"""The large model's gRPC service and its life from loading to the last answer."""
+"""A larger model's gRPC service and its life from loading to the last answer."""
 
 import asyncio
 import logging
@@ -6,33 +6,35 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import grpc
+from torch import Tensor
 
 from ..config import MeshSettings, ModelSettings
 from ..engine.engine import Engine
-from ..errors import AllroadsError
+from ..errors import AllroadsError, InvalidArgument
 from ..memory import resolve_memory
 from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status
 from ..mesh.stream import Outbox, serve_stream
+from ..mesh.tensor_receiver import TensorReceiver
 from ..mesh.wire import model_pb2, model_pb2_grpc
 from ..model.decode_host import DecodeHost
 from ..model.description import describe, vocabulary_page
 from ..model.streams import Streams
 from ..model.warm_up import warm_up
+from ..policies.registry import PolicyRegistry
 from .opinion_log import OpinionLog
 from .tier import Command, StreamClosed, Tier, Visit
 
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = model_pb2.DESCRIPTOR.services_by_name["TierService"].full_name
-TIER = 1
 
 
 class TierServicer(model_pb2_grpc.TierServiceServicer):
     """Adapts messages to the decode loop and back."""
 
-    def __init__(self, engine: Engine, settings: ModelSettings, host: DecodeHost[Command]) -> None:
-        self._description = describe(engine, settings, TIER)
+    def __init__(self, engine: Engine, settings: ModelSettings, tier: int, host: DecodeHost[Command]) -> None:
+        self._description = describe(engine, settings, tier)
         self._vocabulary = engine.facts.vocabulary
         self._host = host
         self.streams: Streams[model_pb2.VisitResponse] = Streams(lambda stream_id: host.post(StreamClosed(stream_id)))
@@ -61,43 +63,68 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
         """Serve one home until it half-closes or is gone."""
         outbox: Outbox[model_pb2.VisitResponse] = Outbox()
         stream_id = self.streams.join(outbox)
+        receiver = TensorReceiver(context.peer())
+
+        def take(request: model_pb2.VisitRequest) -> None:
+            if request.HasField("register"):
+                outbox.put(model_pb2.VisitResponse(registered=receiver.register(request.register)))
+            else:
+                self._host.post(Visit(stream_id, request, _read_draft_logits(receiver, request)))
+
         try:
-            await serve_stream(
-                context, request_iterator, outbox, lambda request: self._host.post(Visit(stream_id, request))
-            )
+            await serve_stream(context, request_iterator, outbox, take)
         except AllroadsError as error:
             await context.abort(grpc_status(error), error.message)
         finally:
             self.streams.leave(stream_id)
+            receiver.close()
 
 
-async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
-    """Serve the large model until `stop` is set.
+def _read_draft_logits(
+    receiver: TensorReceiver, request: model_pb2.VisitRequest
+) -> dict[int, Tensor | InvalidArgument]:
+    """What the hand-offs of a message bring, by their place in it; one that cannot be read fails by itself."""
+    read: dict[int, Tensor | InvalidArgument] = {}
+    for index, hand_off in enumerate(request.hand_offs):
+        if hand_off.HasField("draft_logits"):
+            try:
+                read[index] = receiver.read(hand_off.draft_logits)
+            except InvalidArgument as error:
+                read[index] = error
+    return read
+
+
+async def run(settings: MeshSettings, stop: asyncio.Event, name: str = "llm") -> None:
+    """Serve a larger model until `stop` is set. `name`: which of the mesh's tiers.
 
     Raises:
         StartupError: the model cannot be loaded, or the address not be bound.
         Internal: the decode loop failed.
     """
     settings = resolve_memory(settings)
-    engine = await asyncio.to_thread(partial(Engine.load, settings.llm, catch_up=settings.llm.catch_up))
+    own, number = settings.tier_settings(name), list(settings.tiers).index(name)
+    policies = PolicyRegistry.load()
+    engine = await asyncio.to_thread(partial(Engine.load, own, catch_up=own.catch_up))
     await asyncio.to_thread(warm_up, engine)
     host: DecodeHost[Command] = DecodeHost()
-    servicer = TierServicer(engine, settings.llm, host)
-    log = OpinionLog(settings.llm.opinions_path) if settings.llm.opinions_path is not None else None
+    servicer = TierServicer(engine, own, number, host)
+    log = OpinionLog(own.opinions_path) if own.opinions_path is not None else None
     tier = Tier(
         engine,
+        policies,
         lambda responses: host.in_loop(servicer.streams.deliver, responses),
-        opinions=settings.llm.opinions,
+        number=number,
+        opinions=own.opinions,
         opinion_log=log,
     )
     server = ServiceServer([SERVICE_NAME], max_message_bytes=settings.max_message_bytes)
     model_pb2_grpc.add_TierServiceServicer_to_server(servicer, server.grpc)
-    await server.start(settings.llm.address)
+    await server.start(own.address)
     crash = asyncio.create_task(host.until_crash())
     try:
         host.start(tier.turn)
         await server.set_ready(True)
-        logger.info("%s ready: %s", engine.facts.model_id, settings.llm.address)
+        logger.info("%s ready: %s", engine.facts.model_id, own.address)
         await first_of(stop, crash)
     finally:
         await server.stop(settings.grace_s, is_busy=lambda: tier.num_visitors > 0)

@@ -2,14 +2,22 @@
 
 A hand-off says which prefix the tier is taken to hold and brings the tokens after it, so what both ends
 know cannot drift apart unnoticed: a tier that holds less answers OUT_OF_STEP and is sent everything.
-One that asks for no token is a reservation: KV is set aside, and the prompt may be computed ahead.
+One that asks for no token is a reservation: KV is set aside, and the prompt may be computed ahead. One that brings
+drafts begins with their judgement by the request's policy, which may also decide when a visit is over.
 """
 
 import logging
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
 
-from ..engine.engine import Engine, Step
+import torch
+from torch import Tensor
+
+from ..engine.engine import Drafted, Engine, Step
+from ..engine.logprobs import TokenLogprobs, token_logprobs
+from ..engine.opinions import Past
 from ..engine.sequence import Sequence, State
 from ..engine.thread import BUSY_S, IDLE_S
 from ..errors import AllroadsError, Internal, InvalidArgument, NotANumber, OutOfStep
@@ -19,6 +27,9 @@ from ..mesh.wire import model_pb2
 from ..model import logprobs_wire
 from ..model.description import load_of
 from ..model.sampling_wire import sampling_from_wire
+from ..policies.policy import HOME, MAX_EXTRA, Judgement, RequestView
+from ..policies.registry import PolicyRegistry
+from .decisions import Failures, judge_drafts, route_written
 from .opinion_log import OpinionLog
 from .visitor import Visitor, VisitorKey
 
@@ -31,6 +42,8 @@ class Visit:
 
     stream_id: int
     request: model_pb2.VisitRequest
+    draft_logits: dict[int, Tensor | InvalidArgument] = field(default_factory=dict)
+    """Of the drafts of hand-off number i of the message, read already, or why they cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +64,16 @@ class Tier:
     def __init__(
         self,
         engine: Engine,
+        policies: PolicyRegistry,
         deliver: Callable[[Responses], None],
         *,
+        number: int = 1,
         opinions: bool = True,
         opinion_log: OpinionLog | None = None,
     ) -> None:
         self._engine = engine
+        self._policies = policies
+        self._number = number
         self._deliver = deliver
         self._opinions = opinions
         self._opinion_log = opinion_log
@@ -73,9 +90,9 @@ class Tier:
         """Take commands, run one step, deliver what came of it. For how many seconds nothing is to be done."""
         for command in commands:
             match command:
-                case Visit(stream_id, request):
-                    for hand_off in request.hand_offs:
-                        self._take(stream_id, hand_off)
+                case Visit(stream_id, request, draft_logits):
+                    for index, hand_off in enumerate(request.hand_offs):
+                        self._take(stream_id, hand_off, draft_logits.get(index))
                     # After the hand-offs: a request may be handed off and end within one turn of its home.
                     for number in request.closed_sequence_ids:
                         self._close((stream_id, number))
@@ -95,13 +112,12 @@ class Tier:
             self._responses = {}
         return IDLE_S if step is None else BUSY_S
 
-    def _take(self, stream_id: int, hand_off: model_pb2.HandOff) -> None:
+    def _take(self, stream_id: int, hand_off: model_pb2.HandOff, draft_logits: Tensor | InvalidArgument | None) -> None:
         """Start a visit."""
         key = (stream_id, hand_off.sequence_id)
         try:
             visitor = self._visitors.get(key)
-            if hand_off.num_opinions_wanted > len(hand_off.unseen_token_ids):
-                raise InvalidArgument("opinions are given on unseen tokens only", field="num_opinions_wanted")
+            self._check_hand_off(hand_off, draft_logits)
             if hand_off.prefix_length == 0:
                 if visitor is not None:
                     self._close(key)
@@ -111,16 +127,29 @@ class Tier:
                 raise OutOfStep(f"{hand_off.prefix_length} tokens are taken to be here, {known} are")
             else:
                 self._extend(visitor, hand_off)
+            self._begin(visitor, hand_off)
         except AllroadsError as error:
             self._fail(key, error)
             return
+        visitor.sent_draft_logits = draft_logits if isinstance(draft_logits, Tensor) else None
+
+    def _begin(self, visitor: Visitor, hand_off: model_pb2.HandOff) -> None:
+        """What this visit may do, its sequence being up to date."""
         sequence = visitor.sequence
         visitor.visit_number = hand_off.visit_number
         visitor.num_left = min(hand_off.max_tokens, sequence.max_length - len(sequence))
-        sequence.is_ahead = not visitor.num_left
+        visitor.until = frozenset(hand_off.until_token_ids)
+        visitor.judges = hand_off.judges
+        visitor.next_tier = HOME
+        visitor.view.extra = tuple(hand_off.extra)
+        sequence.is_ahead = not (hand_off.max_tokens or hand_off.judges)
         if self._opinions and hand_off.num_opinions_wanted:
             sequence.opinions_from = len(sequence) - hand_off.num_opinions_wanted
-        if visitor.num_left and not sequence.num_uncomputed:
+        if visitor.judges:
+            if visitor.policy is None:
+                raise InvalidArgument("drafts come with the policy that judges them", field="visitor")
+            sequence.draft(list(hand_off.draft_token_ids))
+        if not sequence.is_ahead and sequence.num_computed >= min(len(sequence), sequence.drafts_from):
             sequence.rewind()
 
     def _admitted(self, visitor: Visitor) -> None:
@@ -141,8 +170,17 @@ class Tier:
             sampling=sampling_from_wire(params.sampling, frozenset(params.sampling.stop_token_ids)),
             num_prompt_tokens=params.num_prompt_tokens,
         )
+        view = RequestView(
+            seed=sequence.sampling.seed,
+            parameters={name: tuple(numbers.values) for name, numbers in params.routing.parameters.items()},
+            max_tokens=params.max_tokens,
+            num_tiers=params.num_tiers,
+            num_tokens=len(self._engine.facts.vocabulary),
+            is_greedy=sequence.sampling.is_greedy,
+        )
+        policy = self._policies.get(params.routing.policy) if params.routing.policy else None
         self._engine.open(sequence)
-        visitor = self._visitors[key] = self._by_sequence[sequence] = Visitor(key, sequence)
+        visitor = self._visitors[key] = self._by_sequence[sequence] = Visitor(key, sequence, view, policy)
         return visitor
 
     def _extend(self, visitor: Visitor, hand_off: model_pb2.HandOff) -> None:
@@ -154,6 +192,25 @@ class Tier:
         if sequence.state is State.PENDING:
             self._engine.resume(sequence)
 
+    def _check_hand_off(self, hand_off: model_pb2.HandOff, draft_logits: Tensor | InvalidArgument | None) -> None:
+        """What can be told of a hand-off without its sequence."""
+        if hand_off.num_opinions_wanted > len(hand_off.unseen_token_ids):
+            raise InvalidArgument("opinions are given on unseen tokens only", field="num_opinions_wanted")
+        if hand_off.draft_token_ids and not hand_off.judges:
+            raise InvalidArgument("drafts are there to be judged", field="judges")
+        if len(hand_off.extra) > MAX_EXTRA:
+            raise InvalidArgument(f"{MAX_EXTRA} extra numbers at most", field="extra")
+        self._check(list(hand_off.draft_token_ids), room=sys.maxsize)
+        if isinstance(draft_logits, InvalidArgument):
+            raise draft_logits
+        if draft_logits is not None:
+            shape = list(draft_logits.shape)
+            right = [len(hand_off.draft_token_ids), len(self._engine.facts.vocabulary)]
+            if shape != right or draft_logits.dtype is not torch.float32:
+                raise InvalidArgument(
+                    f"draft_logits must be float32 {right}, not {draft_logits.dtype} {shape}", field="draft_logits"
+                )
+
     def _check(self, tokens: list[int], *, room: int) -> None:
         num_tokens = len(self._engine.facts.vocabulary)
         if tokens and max(tokens) >= num_tokens:
@@ -162,7 +219,7 @@ class Tier:
             raise InvalidArgument(f"{len(tokens)} tokens leave no room to write in {room}", field="max_length")
 
     def _write(self, step: Step) -> None:
-        """Add each visitor's token; end the visits that are over."""
+        """Add each visitor's token, judge the drafts that are computed, end the visits that are over."""
         for sequence in step.failed:
             self._fail(self._by_sequence[sequence].key, NotANumber("the large model produced NaN for this request"))
         for opinion in step.opinions:
@@ -171,29 +228,100 @@ class Tier:
             visitor.num_agreed_opinions += opinion.num_agreed
             if self._opinion_log is not None:
                 self._opinion_log.write(visitor, opinion)
-        for sequence, token_id, logprobs in zip(step.sequences, step.proposals, step.logprobs, strict=True):
+        routed: list[int] = []
+        for row, sequence in enumerate(step.sequences):
             visitor = self._by_sequence[sequence]
             if visitor.num_left < 1:
                 raise Internal(f"sequence {visitor.key} was run between visits")
+            if visitor.policy is not None and visitor.policy.routes_at_tiers:
+                routed.append(row)
+            else:
+                self._add(visitor, step.proposals[row], step.logprobs[row])
+        if routed:
+            self._route(routed, step)
+        if step.drafted:
+            self._judge(step.drafted)
+
+    def _route(self, rows: list[int], step: Step) -> None:
+        """Let policies say of some rows' proposals whether they stand, and who writes next."""
+        visitors = [self._by_sequence[step.sequences[row]] for row in rows]
+        logprobs = {id(visitor): step.logprobs[row] for visitor, row in zip(visitors, rows, strict=True)}
+        decided, failed = route_written(
+            self._number, visitors, [step.proposals[row] for row in rows], step.logits[rows]
+        )
+        self._fail_all(failed)
+        for visitor, token_id, verdict in decided:
+            if verdict.tier != self._number:
+                visitor.num_left, visitor.next_tier = 0, verdict.tier
+            self._add(
+                visitor,
+                token_id if verdict.keeps else None,
+                logprobs[id(visitor)],
+                stays=verdict.tier == self._number,
+                extra=verdict.extra,
+            )
+
+    def _judge(self, drafted: list[Drafted]) -> None:
+        """Let policies say which drafts stand; roll back the others, and add what the policy writes itself."""
+        parts = {id(self._by_sequence[part.sequence]): part for part in drafted}
+        judged, failed = judge_drafts([(self._by_sequence[part.sequence], part) for part in drafted])
+        self._fail_all(failed)
+        for visitor, judgement in judged:
+            self._apply(visitor, judgement, parts[id(visitor)])
+
+    def _apply(self, visitor: Visitor, judgement: Judgement, part: Drafted) -> None:
+        sequence, accepted = visitor.sequence, judgement.num_accepted
+        length = part.start + accepted
+        self._engine.truncate(sequence, length)
+        visitor.num_left = min(visitor.num_left, sequence.max_length - length)
+        is_at_end = accepted > 0 and sequence.tokens[-1] in sequence.sampling.stop_token_ids
+        token_id = None if is_at_end or not visitor.num_left else judgement.token_id
+        logprobs = None
+        if token_id is not None:
+            (logprobs,) = token_logprobs(part.logits[accepted : accepted + 1], [Past(sequence, length)], [token_id])
+        visitor.judges, visitor.sent_draft_logits = False, None
+        self._add(visitor, token_id, logprobs, stays=token_id is not None, num_accepted=accepted, extra=judgement.extra)
+
+    def _add(
+        self,
+        visitor: Visitor,
+        token_id: int | None,
+        logprobs: TokenLogprobs | None,
+        *,
+        stays: bool = True,
+        num_accepted: int | None = None,
+        extra: SequenceOf[float] = (),
+    ) -> None:
+        """Add a token, or none, to a visitor's sequence, and tell the home; end the visit where it is over."""
+        sequence = visitor.sequence
+        if token_id is not None:
             sequence.append([token_id])
             visitor.num_left -= 1
-            if token_id in sequence.sampling.stop_token_ids:
-                visitor.num_left = 0
-            if not visitor.num_left:
-                self._engine.pend(sequence)
-            stream_id, number = visitor.key
-            response = self._response(stream_id)
-            response.sequence_ids.append(number)
-            response.visit_numbers.append(visitor.visit_number)
-            response.num_tokens.append(1)
+            stays &= token_id not in sequence.sampling.stop_token_ids and token_id not in visitor.until
+        if not stays:
+            visitor.num_left = 0
+        if not visitor.num_left:
+            self._engine.pend(sequence)
+        stream_id, number = visitor.key
+        response = self._response(stream_id)
+        response.sequence_ids.append(number)
+        response.visit_numbers.append(visitor.visit_number)
+        response.num_tokens.append(0 if token_id is None else 1)
+        response.returned.append(not visitor.num_left)
+        response.num_computed_tokens.append(visitor.num_new_positions())
+        response.num_opinions.append(visitor.num_opinions)
+        response.num_agreed_opinions.append(visitor.num_agreed_opinions)
+        response.judged.append(num_accepted is not None)
+        response.num_accepted_drafts.append(num_accepted or 0)
+        response.next_tiers.append(visitor.next_tier)
+        response.extra.extend(extra)
+        response.num_extra.append(len(extra))
+        visitor.num_opinions = visitor.num_agreed_opinions = 0
+        if token_id is not None:
             response.token_ids.append(token_id)
-            response.returned.append(not visitor.num_left)
-            response.num_computed_tokens.append(visitor.num_new_positions())
-            response.num_opinions.append(visitor.num_opinions)
-            response.num_agreed_opinions.append(visitor.num_agreed_opinions)
-            visitor.num_opinions = visitor.num_agreed_opinions = 0
-            if logprobs is not None:
-                response.logprobs.append(logprobs_wire.to_wire(logprobs))
+        told = [] if token_id is None or logprobs is None else [logprobs_wire.to_wire(logprobs)]
+        response.num_logprobs.append(len(told))
+        response.logprobs.extend(told)
 
     def _close(self, key: VisitorKey) -> None:
         visitor = self._visitors.pop(key, None)
@@ -206,6 +334,10 @@ class Tier:
         self._close(key)
         stream_id, number = key
         self._response(stream_id).errors.append(pb.SequenceError(sequence_id=number, error=to_wire(error)))
+
+    def _fail_all(self, failed: Failures) -> None:
+        for visitor, error in failed:
+            self._fail(visitor.key, error)
 
     def _response(self, stream_id: int) -> model_pb2.VisitResponse:
         return self._responses.setdefault(stream_id, model_pb2.VisitResponse())

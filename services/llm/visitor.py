@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from ..engine.sequence import Sequence
+from ..policies.policy import HOME, Policy, RequestView
 
 VisitorKey = tuple[int, int]
 """Stream of the home, and the request's number there."""
@@ -14,9 +17,20 @@ class Visitor:
 
     key: VisitorKey
     sequence: Sequence
+    view: RequestView
+    policy: Policy | None = None
+    """Where it has anything to decide here."""
     visit_number: int = 0
     num_left: int = 0
     """Tokens that this visit may still write; 0 between visits."""
+    until: frozenset[int] = frozenset()
+    """Tokens that end this visit."""
+    judges: bool = False
+    """Whether this visit has drafts that are not judged yet."""
+    sent_draft_logits: Tensor | None = None
+    """float32 [drafts, vocabulary], the small model's, where they came along."""
+    next_tier: int = HOME
+    """Who writes after this visit, where the policy said so."""
     num_reported: int = 0
     """Token positions already told to the home."""
     num_opinions: int = 0

@@ -15,7 +15,7 @@ from .region_transport import GENERATION, MARK, PROBE, PeerRegion, RegionTranspo
 from .tensors import layout_of, refuse, tensor_of
 from .transports import TRANSPORTS
 from .wire import common_pb2 as pb
-from .wire.router_pb2 import Registered
+from .wire.common_pb2 import Registered
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from .region_transport import GENERATION, MARK, PROBE, OwnedRegion, RegionTransp
 from .tensors import inline_reference, slice_reference, total_bytes, wire_dtype
 from .transports import TRANSPORTS
 from .wire import common_pb2 as pb
-from .wire.router_pb2 import Registered
+from .wire.common_pb2 import Registered
 
 logger = logging.getLogger(__name__)
 

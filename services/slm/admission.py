@@ -1,14 +1,29 @@
 """Turn a client's open message into a request, or refuse it before any work is done."""
 
-import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ..engine.sequence import Sequence
-from ..errors import ContextLengthExceeded, InvalidArgument
-from ..mesh.wire import common_pb2 as pb
-from ..mesh.wire import model_pb2
+from ..errors import AllroadsError, ContextLengthExceeded, Internal, InvalidArgument, Unavailable
+from ..mesh.routing import resolve_parameters
+from ..mesh.wire import model_pb2, router_pb2
 from ..model.sampling_wire import sampling_from_wire
 from ..policies.policy import Policy, RequestView
+from .description import describe_policy
 from .request import Request
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What all tiers of the mesh have in common; the larger ones' part is learnt when they come up."""
+
+    num_tiers: int
+    num_tokens: int
+    """Size of the vocabulary."""
+    max_context: int
+    """The smallest window."""
+    eos_token_ids: frozenset[int]
+    """Union over all tiers."""
 
 
 def open_request(
@@ -17,10 +32,8 @@ def open_request(
     wire: model_pb2.OpenRequest,
     *,
     policy: Policy,
-    default_threshold: float | None,
-    max_context: int,
-    num_tokens: int,
-    eos_token_ids: frozenset[int],
+    scorers: Mapping[str, router_pb2.ScorerDescription],
+    bounds: Bounds,
 ) -> Request:
     """A new request, not yet in the engine.
 
@@ -29,23 +42,34 @@ def open_request(
         number: the request's own number in this home.
         wire: what the client sent.
         policy: the policy that it asked for.
-        default_threshold: the router checkpoint's threshold, for policies that it scores.
-        max_context: the smallest window of all tiers.
-        num_tokens: size of the vocabulary.
-        eos_token_ids: union over all tiers.
+        scorers: what the router has, by name.
+        bounds: what the mesh allows.
 
     Raises:
         InvalidArgument: a field is wrong; names it.
         ContextLengthExceeded: prompt and answer do not fit the window.
+        Unavailable: the router has not been met yet, and the policy needs it.
+        Internal: the policy failed.
     """
     tokens = [*wire.prompt_token_ids, *wire.committed_token_ids]
-    _check_tokens(wire, tokens, max_context, num_tokens)
+    _check_tokens(wire, tokens, bounds)
     stop_token_ids = frozenset(wire.sampling.stop_token_ids)
     if not wire.sampling.ignore_eos:
-        stop_token_ids |= eos_token_ids
+        stop_token_ids |= bounds.eos_token_ids
     sampling = sampling_from_wire(wire.sampling, stop_token_ids)
-    sampling.require_known_ids(num_tokens)
-    num_committed = len(wire.committed_token_ids)
+    sampling.require_known_ids(bounds.num_tokens)
+    if policy.scorer is not None and policy.scorer not in scorers:
+        raise _no_scorer(policy, scorers)
+    description = describe_policy(policy, scorers)
+    view = RequestView(
+        seed=sampling.seed,
+        parameters=resolve_parameters(wire.routing, description, bounds.num_tiers),
+        max_tokens=wire.max_tokens,
+        num_tiers=bounds.num_tiers,
+        num_tokens=bounds.num_tokens,
+        is_greedy=sampling.is_greedy,
+        position=len(wire.committed_token_ids),
+    )
     request = Request(
         stream_id=stream_id,
         sequence_id=wire.sequence_id,
@@ -59,15 +83,11 @@ def open_request(
             num_prompt_tokens=len(wire.prompt_token_ids),
         ),
         policy=policy,
-        view=RequestView(
-            seed=sampling.seed,
-            threshold=_threshold(wire.routing, policy, default_threshold),
-            share=_share(wire.routing, policy),
-            max_tokens=wire.max_tokens,
-            position=num_committed,
-        ),
+        view=view,
+        reach=_reach(policy, view),
         length=len(tokens),
         stop_token_ids=stop_token_ids,
+        sends_logits=policy.wants_draft_logits(view),
     )
     request.usage.num_prompt_tokens = len(wire.prompt_token_ids)
     for tier in wire.committed_tiers:
@@ -76,42 +96,45 @@ def open_request(
     return request
 
 
-def _check_tokens(wire: model_pb2.OpenRequest, tokens: list[int], max_context: int, num_tokens: int) -> None:
+def _reach(policy: Policy, view: RequestView) -> frozenset[int]:
+    """Where a policy may send the request, its parameters being all right."""
+    try:
+        policy.check(view)
+        reach = policy.reach(view)
+    except AllroadsError:
+        raise
+    except Exception as error:  # a plug-in may raise anything
+        raise Internal(f"policy {policy.name} failed: {error}") from error
+    if not reach or not reach.issubset(range(view.num_tiers)):
+        raise Internal(f"policy {policy.name} failed: its reach is {sorted(reach)} of {view.num_tiers} tiers")
+    return reach
+
+
+def _no_scorer(policy: Policy, scorers: Mapping[str, router_pb2.ScorerDescription]) -> AllroadsError:
+    if not scorers:
+        return Unavailable("the router has not been met yet")
+    return InvalidArgument(
+        f"the policy {policy.name} needs the scorer {policy.scorer}, and the router of this mesh has "
+        f"{', '.join(sorted(scorers))}: add it under router.scorers, or choose another policy",
+        field="routing.policy",
+    )
+
+
+def _check_tokens(wire: model_pb2.OpenRequest, tokens: list[int], bounds: Bounds) -> None:
     if not wire.prompt_token_ids:
         raise InvalidArgument("the prompt is empty", field="prompt")
-    if max(tokens) >= num_tokens:
-        raise InvalidArgument(f"token id {max(tokens)} is not in the vocabulary of {num_tokens}", field="prompt")
+    if max(tokens) >= bounds.num_tokens:
+        raise InvalidArgument(f"token id {max(tokens)} is not in the vocabulary of {bounds.num_tokens}", field="prompt")
     if wire.max_tokens < 1:
         raise InvalidArgument("max_tokens must be at least 1", field="max_tokens")
     if len(wire.committed_token_ids) >= wire.max_tokens:
         raise InvalidArgument("the answer has all its tokens already", field="committed_token_ids")
-    if len(wire.committed_tiers) != len(wire.committed_token_ids) or any(tier > 1 for tier in wire.committed_tiers):
+    is_known = all(tier < bounds.num_tiers for tier in wire.committed_tiers)
+    if len(wire.committed_tiers) != len(wire.committed_token_ids) or not is_known:
         raise InvalidArgument("each committed token needs the tier that wrote it", field="committed_tiers")
-    if len(wire.prompt_token_ids) + wire.max_tokens > max_context:
+    if len(wire.prompt_token_ids) + wire.max_tokens > bounds.max_context:
         raise ContextLengthExceeded(
             f"{len(wire.prompt_token_ids)} prompt tokens and {wire.max_tokens} to write are more than the context "
-            f"window of {max_context}",
+            f"window of {bounds.max_context}",
             field="max_tokens",
         )
-
-
-def _threshold(routing: pb.Routing, policy: Policy, default: float | None) -> float:
-    if policy.threshold is None:
-        return 0.0
-    if not routing.HasField("threshold"):
-        return default if policy.scorer is not None and default is not None else policy.threshold.default
-    low, high = policy.threshold.minimum, policy.threshold.maximum
-    if not low <= routing.threshold <= high:
-        raise InvalidArgument(
-            f"the threshold of {policy.name} must be from {low:g} to {high:g}, not {routing.threshold:g}",
-            field="routing.threshold",
-        )
-    return routing.threshold
-
-
-def _share(routing: pb.Routing, policy: Policy) -> float:
-    if not policy.needs_share:
-        return 0.0
-    if not routing.HasField("share") or not math.isfinite(routing.share) or not 0 <= routing.share <= 1:
-        raise InvalidArgument(f"{policy.name} needs a share from 0 to 1", field="routing.share")
-    return routing.share

@@ -1,5 +1,6 @@
 """What the event loop tells the decode thread."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import AllroadsError
@@ -32,10 +33,10 @@ class StreamClosed:
 
 @dataclass(frozen=True, slots=True)
 class RouterUp:
-    """The router answers, and its scorer fits."""
+    """The router answers, and its scorers fit."""
 
-    num_top_logits: int
-    default_threshold: float | None
+    scorers: Mapping[str, router_pb2.ScorerDescription]
+    """By name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +55,26 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class TierUp:
-    """The larger model answers, and holds nothing of ours yet."""
+    """A larger model answers, and holds nothing of ours yet."""
 
+    tier: int
     max_context: int
     eos_token_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class TierDown:
-    """The larger model is out of reach, and what it held is lost."""
+    """A larger model is out of reach, and what it held is lost."""
 
+    tier: int
     error: AllroadsError
 
 
 @dataclass(frozen=True, slots=True)
 class Visited:
-    """Tokens and errors from the larger model."""
+    """Tokens and errors from a larger model."""
 
+    tier: int
     response: model_pb2.VisitResponse
 
 

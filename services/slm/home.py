@@ -1,18 +1,18 @@
 """The decode loop of the home: propose, judge, commit or roll back."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 
 from ..config import HomeSettings
 from ..engine.engine import Engine
 from ..engine.thread import BUSY_S, IDLE_S
 from ..errors import AllroadsError, InvalidArgument
-from ..mesh.wire import model_pb2
+from ..mesh.wire import model_pb2, router_pb2
 from ..model.description import load_of
 from ..policies.policy import HOME
 from ..policies.registry import PolicyRegistry
-from .admission import open_request
+from .admission import Bounds, open_request
 from .commands import (
     Abort,
     Command,
@@ -31,6 +31,7 @@ from .launch import Launch
 from .outbound import CLIENT_INTERVAL_S, Outbound
 from .peer_watch import PeerWatch
 from .scoring import ScoreBook
+from .tensors_out import TensorsOut
 from .visits import Visits
 
 
@@ -43,24 +44,29 @@ class Home:
         policies: PolicyRegistry,
         settings: HomeSettings,
         book: ScoreBook,
+        tensors: TensorsOut,
         *,
+        num_tiers: int,
         deliver: Callable[[Outbound], None],
     ) -> None:
         self._engine = engine
         self._policies = policies
         self._settings = settings
-        self._book = book
         self._deliver = deliver
         self._numbers = count(1)
-        # Of all tiers together; the larger one's part is learnt when it comes up.
-        self._max_context = engine.facts.max_context
-        self._eos_token_ids = frozenset(engine.facts.vocabulary.eos_token_ids)
-        self._journeys = Journeys(engine, max_unjudged=settings.max_unjudged, max_ahead=settings.max_ahead)
+        self._bounds = Bounds(
+            num_tiers=num_tiers,
+            num_tokens=len(engine.facts.vocabulary),
+            max_context=engine.facts.max_context,
+            eos_token_ids=frozenset(engine.facts.vocabulary.eos_token_ids),
+        )
+        self._scorers: Mapping[str, router_pb2.ScorerDescription] = {}
+        self._journeys = Journeys(engine, tensors, max_unjudged=settings.max_unjudged, max_ahead=settings.max_ahead)
         self._judge = Judge(self._journeys, book)
         self._visits = Visits(self._journeys, self._judge)
         self._launch = Launch(max_unjudged=settings.max_unjudged)
         self._told_clients_s = 0.0
-        self._peers = PeerWatch(self._journeys, self._judge, book, policies, settings)
+        self._peers = PeerWatch(self._journeys, self._judge, book, policies, settings, num_tiers=num_tiers)
 
     @property
     def num_requests(self) -> int:
@@ -101,8 +107,8 @@ class Home:
         match command:
             case Open(stream_id, wire):
                 self._open(stream_id, wire)
-            case Visited(response):
-                self._visits.take(response)
+            case Visited(tier, response):
+                self._visits.take(tier, response)
             case Scored(scores):
                 self._judge.take_scores(scores)
             case Abort(stream_id, sequence_id, error):
@@ -111,16 +117,17 @@ class Home:
             case StreamClosed(stream_id):
                 for request in table.of_stream(stream_id):
                     self._journeys.end(request)
-            case RouterUp(num_top_logits, default_threshold):
-                self._peers.router_up(num_top_logits, default_threshold)
+            case RouterUp(scorers):
+                self._scorers = scorers
+                self._peers.router_up({name: scorer.num_top_logits for name, scorer in scorers.items()})
             case RouterDown(error):
                 self._peers.router_down(error)
-            case TierUp(max_context, eos_token_ids):
-                self._max_context = min(self._engine.facts.max_context, max_context)
-                self._eos_token_ids |= eos_token_ids
-                self._peers.tier_up()
-            case TierDown(error):
-                self._peers.tier_down(error)
+            case TierUp(tier, max_context, eos_token_ids):
+                self._bounds.max_context = min(self._bounds.max_context, max_context)
+                self._bounds.eos_token_ids |= eos_token_ids
+                self._peers.tier_up(tier)
+            case TierDown(tier, error):
+                self._peers.tier_down(tier, error)
 
     def _open(self, stream_id: int, wire: model_pb2.OpenRequest) -> None:
         table, out = self._journeys.table, self._journeys.out
@@ -132,16 +139,14 @@ class Home:
                 next(self._numbers),
                 wire,
                 policy=self._policies.get(wire.routing.policy or self._settings.policy),
-                default_threshold=self._book.default_threshold,
-                max_context=self._max_context,
-                num_tokens=len(self._engine.facts.vocabulary),
-                eos_token_ids=self._eos_token_ids,
+                scorers=self._scorers,
+                bounds=self._bounds,
             )
-            if HOME in request.policy.reach:
+            if HOME in request.reach:
                 self._engine.open(request.sequence)
         except AllroadsError as error:
             out.fail(stream_id, wire.sequence_id, error)
             return
         table.add(request)
-        if HOME not in request.policy.reach:
-            self._journeys.proceed(request)
+        if HOME not in request.reach:
+            self._journeys.reserve(request)

@@ -1,22 +1,22 @@
 """Proposals and verdicts: each policy judges its requests' proposals, in the order of the answer.
 
 A step's proposals join the suffixes of their requests. The small model does not wait: it feeds them on
-while the router scores them, while the larger tier works on a hand-off, or while KV is reserved. At home
-the first proposal of a suffix is judged as soon as all that its policy reads of it is there. Accepted: it is
-committed. Rejected: the request is handed off, and the suffix stays only if the larger tier writes the same.
+while the router scores them, while a larger tier works on a hand-off, or while KV is reserved. At home the
+proposals of a suffix are judged in order, each as soon as all that its policy reads of it is there. Accepted: it is
+committed. Held: it is a draft, which a larger tier will judge. Rejected: the request is handed off, and the suffix
+stays only if the larger tier writes the same.
 """
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..engine.engine import Step
-from ..engine.features import entropy
-from ..engine.sequence import State
 from ..errors import Internal, NotANumber
 from ..mesh.wire import router_pb2
 from ..model import logprobs_wire
-from ..policies.policy import HOME, Feature, Policy, Proposals
+from ..policies.policy import HOME, Policy, Proposals, Verdict
+from ..policies.reading import proposals_of, read_features
 from .journeys import Journeys
 from .request import Place, Proposal, Request
 from .scoring import ScoreBook
@@ -38,13 +38,16 @@ class Judge:
         for sequence in step.failed:
             self._journeys.end(table.of(sequence), NotANumber("the small model produced NaN for this request"))
         requests = [table.of(sequence) for sequence in step.sequences]
-        asks_entropy = any(Feature.ENTROPY in request.policy.features for request in requests)
-        entropies = entropy(step.logits).tolist() if asks_entropy else [math.nan] * len(requests)
+        readings = read_features(step.logits, [request.policy for request in requests])
         scored: list[int] = []
         for row, request in enumerate(requests):
             logprobs = step.logprobs[row]
             wire = None if logprobs is None else logprobs_wire.to_wire(logprobs)
-            request.propose(step.proposals[row], Proposal(entropy=entropies[row], logprobs=wire))
+            proposal = Proposal(readings[row], logprobs=wire)
+            if request.sends_logits:
+                # A copy: a view would keep the whole step's logits.
+                proposal.logits = step.logits[row, : request.view.num_tokens].float().clone()
+            request.propose(step.proposals[row], proposal)
             request.usage.num_ahead_tokens += request.place is Place.AWAY
             if request.policy.scorer is not None:
                 scored.append(row)
@@ -68,9 +71,9 @@ class Judge:
         ready = list(dict.fromkeys(requests))
         while judgeable := [r for r in ready if r.place is Place.HOME and r.is_judgeable]:
             for policy, group in _by_policy(judgeable):
-                self._judge_first(policy, group)
+                self._judge_next(policy, group)
         for request in ready:
-            if request.place is not Place.DONE and request.sequence.state is not State.NEW:
+            if request.place is not Place.DONE:
                 self._journeys.propose(request)
 
     def _ask_router(self, rows: list[int], requests: list[Request], step: Step) -> None:
@@ -79,19 +82,25 @@ class Judge:
             for row in rows:
                 self.without_router(requests[row])
             return
-        asking = [requests[row] for row in rows]
-        for request in asking:
-            request.usage.num_scored_tokens += 1
         whole = len(rows) == len(requests)
-        token_ids = [step.proposals[row] for row in rows]
         logits = step.logits if whole else step.logits[rows]
         hidden_states = step.hidden_states if whole else step.hidden_states[rows]
-        self._book.ask(asking, token_ids, logits, hidden_states)
+        by_scorer: dict[str, list[int]] = {}
+        for index, row in enumerate(rows):
+            requests[row].usage.num_scored_tokens += 1
+            by_scorer.setdefault(requests[row].policy.scorer or "", []).append(index)
+        for scorer, own in by_scorer.items():
+            self._book.ask(
+                scorer,
+                [requests[rows[index]] for index in own],
+                [step.proposals[rows[index]] for index in own],
+                logits if len(own) == len(rows) else logits[own],
+                hidden_states if len(own) == len(rows) else hidden_states[own],
+            )
 
     def send_questions(self) -> None:
-        """Let the router have what it is to score next, if it has answered all before."""
-        if (batch := self._book.next_batch()) is not None:
-            self._journeys.out.score_batches.append(batch)
+        """Let the router have what it is to score next, where it has answered all before."""
+        self._journeys.out.score_batches += self._book.next_batches()
 
     def without_router(self, request: Request) -> None:
         """Nobody will judge a request's proposals: it waits for the router; one that is away waits when it is home."""
@@ -101,36 +110,37 @@ class Judge:
         else:
             self._journeys.stall(request, Place.STALLED_ROUTER)
 
-    def _judge_first(self, policy: Policy, requests: list[Request]) -> None:
-        """Judge the first proposal of each request's suffix."""
-        first = [request.suffix[0] for request in requests]
-        for request, proposal in zip(requests, first, strict=True):
+    def _judge_next(self, policy: Policy, requests: list[Request]) -> None:
+        """Judge the first proposal of each request's suffix that the policy has not seen yet."""
+        proposals = [request.in_question for request in requests]
+        for request, proposal in zip(requests, proposals, strict=True):
             request.usage.num_unscorable_tokens += proposal.score is not None and math.isnan(proposal.score)
-        proposals = Proposals(
+            request.view.num_drafts = request.num_held
+        batch = proposals_of(
+            policy,
+            HOME,
             [request.view for request in requests],
-            [request.next_token for request in requests],
-            entropies=[proposal.entropy for proposal in first] if Feature.ENTROPY in policy.features else [],
-            scores=[proposal.score for proposal in first if proposal.score is not None] if policy.scorer else [],
+            [request.token_in_question for request in requests],
+            [proposal.reading for proposal in proposals],
+            [proposal.score for proposal in proposals if proposal.score is not None] if policy.scorer else [],
         )
-        for request, tier in zip(requests, self._tiers(policy, requests, proposals), strict=False):
-            if tier != HOME:
-                request.usage.num_rejected_tokens += 1
-                self._journeys.hand_off(request)
-            elif self._journeys.commit(request, HOME):
-                self._journeys.proceed(request)
+        for request, verdict in zip(requests, self._verdicts(policy, requests, batch), strict=False):
+            self._journeys.obey(request, verdict)
 
-    def _tiers(self, policy: Policy, requests: list[Request], proposals: Proposals) -> list[int]:
-        """Where a policy sends each proposal; nowhere, and the requests end, where it fails."""
+    def _verdicts(self, policy: Policy, requests: list[Request], batch: Proposals) -> Sequence[Verdict]:
+        """What a policy says of each proposal; nothing, and the requests end, where it fails."""
         try:
-            tiers = policy.route(proposals)
-            if len(tiers) != len(requests) or not policy.reach.issuperset(tiers):
-                raise Internal(f"route gave the tiers {tiers} for {len(requests)} proposals")
+            verdicts = policy.route(batch)
+            if len(verdicts) != len(requests):
+                raise Internal(f"route gave {len(verdicts)} verdicts for {len(requests)} proposals")
+            if any(verdict.tier == HOME and (verdict.is_draft or not verdict.keeps) for verdict in verdicts):
+                raise Internal("route gave a proposal back to the small model that had made it")
         except Exception as error:  # a plug-in may raise anything; it fails its own requests only
             logger.exception("policy %s failed in route", policy.name)
             for request in requests:
                 self._journeys.end(request, Internal(f"policy {policy.name} failed: {error}"))
             return []
-        return tiers
+        return verdicts
 
 
 def _by_policy(requests: list[Request]) -> Iterable[tuple[Policy, list[Request]]]:

@@ -27,7 +27,7 @@ class Launch:
         for request in table.all():
             if request.sequence.state is State.RUNNING and request.sequence.num_uncomputed:
                 ready += 1
-            elif request.place is Place.HOME and len(request.suffix) > self._max_unjudged:
+            elif request.place is Place.HOME and len(request.suffix) - request.num_held > self._max_unjudged:
                 blocked += 1
         if not 0 < ready < blocked:
             self._held_since_s = None

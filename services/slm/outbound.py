@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 
 from ..errors import AllroadsError
+from ..mesh.routing import routing_to_wire
 from ..mesh.status import to_wire
 from ..mesh.wire import common_pb2 as pb
 from ..mesh.wire import model_pb2, router_pb2
 from ..model.sampling_wire import sampling_to_wire
+from ..policies.policy import Visit
 from .request import Request
 
 CLIENT_INTERVAL_S = 0.004
@@ -15,21 +17,17 @@ CLIENT_INTERVAL_S = 0.004
 
 @dataclass(slots=True)
 class Outbound:
-    """Messages of one turn: one to each client stream, one to the larger tier, batches to the router."""
+    """Messages of one turn: one to each client stream and to each larger tier, batches to the router."""
 
     clients: dict[int, model_pb2.GenerateResponse] = field(default_factory=dict)
-    visit: model_pb2.VisitRequest = field(default_factory=model_pb2.VisitRequest)
+    visits: dict[int, model_pb2.VisitRequest] = field(default_factory=dict)
+    """By tier."""
     score_batches: list[router_pb2.ScoreBatch] = field(default_factory=list)
-
-    @property
-    def has_visits(self) -> bool:
-        """Whether the larger tier needs to be told anything."""
-        return bool(self.visit.hand_offs or self.visit.closed_sequence_ids)
 
     @property
     def is_empty(self) -> bool:
         """Whether nobody needs to be told anything."""
-        return not (self.clients or self.score_batches or self.has_visits)
+        return not (self.clients or self.score_batches or self.visits)
 
     def split(self, *, clients_wait: bool) -> tuple["Outbound", "Outbound"]:
         """What goes out now, and what waits: tokens of clients may, ends and failures and other tiers may not."""
@@ -37,7 +35,7 @@ class Outbound:
             return self, Outbound()
         waiting = {key: r for key, r in self.clients.items() if not (r.finished or r.errors)}
         going = {key: r for key, r in self.clients.items() if key not in waiting}
-        return Outbound(going, self.visit, self.score_batches), Outbound(waiting)
+        return Outbound(going, self.visits, self.score_batches), Outbound(waiting)
 
     def commit(self, request: Request, token_id: int, tier: int, logprobs: pb.TokenLogprobs | None) -> None:
         """Tell the client of a committed token."""
@@ -59,19 +57,29 @@ class Outbound:
         """Tell the client that its request failed."""
         self._client(stream_id).errors.append(pb.SequenceError(sequence_id=sequence_id, error=to_wire(error)))
 
-    def hand_off(self, request: Request, max_tokens: int) -> None:
-        """Send a request to the larger tier with the committed tokens that it has not seen. 0 tokens reserve KV."""
+    def hand_off(self, request: Request, visit: Visit, *, draft_logits: pb.TensorRef | None = None) -> None:
+        """Send a request to the tier that it visits, with the committed tokens which that has not seen.
+
+        A visit of 0 tokens reserves KV. Drafts go along where the request submits them.
+        """
         request.num_visits += 1
-        num_unseen = request.length - request.tier_length
-        hand_off = self.visit.hand_offs.add(
+        tier = request.visited
+        known = request.known_lengths[tier]
+        num_unseen = request.length - known
+        hand_off = self._visit(tier).hand_offs.add(
             sequence_id=request.number,
             visit_number=request.num_visits,
-            prefix_length=request.tier_length,
-            unseen_token_ids=request.sequence.tokens[request.tier_length : request.length],
-            max_tokens=max_tokens,
-            num_opinions_wanted=min(request.num_own, num_unseen) if max_tokens else 0,
+            prefix_length=known,
+            unseen_token_ids=request.sequence.tokens[known : request.length],
+            max_tokens=min(visit.max_tokens, request.view.num_left),
+            num_opinions_wanted=min(request.num_own, num_unseen) if visit.max_tokens else 0,
+            until_token_ids=sorted(visit.until),
+            judges=request.is_submitted,
+            draft_token_ids=request.drafts if request.is_submitted else (),
+            draft_logits=draft_logits,
+            extra=visit.extra,
         )
-        if not request.tier_length:
+        if not known:
             hand_off.visitor.CopyFrom(
                 model_pb2.VisitorParams(
                     request_id=request.request_id,
@@ -79,18 +87,28 @@ class Outbound:
                     max_length=request.sequence.max_length,
                     num_prompt_tokens=request.sequence.num_prompt_tokens,
                     sampling=sampling_to_wire(request.sequence.sampling),
+                    max_tokens=request.view.max_tokens,
+                    num_tiers=request.view.num_tiers,
                 )
             )
-        request.tier_length = request.length
+            if request.policy.acts_at_tiers:
+                routing = routing_to_wire(request.policy.name, request.view.parameters)
+                hand_off.visitor.routing.CopyFrom(routing)
+        request.known_lengths[tier] = request.length
 
     def report_load(self, load: model_pb2.Load) -> None:
         """Tell every client of this turn how full the home is."""
         for response in self.clients.values():
             response.load.CopyFrom(load)
 
-    def close_visitor(self, request: Request) -> None:
-        """Tell the larger tier to forget a request."""
-        self.visit.closed_sequence_ids.append(request.number)
+    def close_visitors(self, request: Request) -> None:
+        """Tell the larger tiers that know a request to forget it."""
+        for tier, known in enumerate(request.known_lengths):
+            if known:
+                self._visit(tier).closed_sequence_ids.append(request.number)
+
+    def _visit(self, tier: int) -> model_pb2.VisitRequest:
+        return self.visits.setdefault(tier, model_pb2.VisitRequest())
 
     def _client(self, stream_id: int) -> model_pb2.GenerateResponse:
         return self.clients.setdefault(stream_id, model_pb2.GenerateResponse())

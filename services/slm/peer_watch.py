@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Mapping
 
 from ..config import HomeSettings
 from ..engine.sequence import State
@@ -20,21 +21,32 @@ class PeerWatch:
     """Stalls requests whose peer is gone, and starts them again from their tokens when it is back."""
 
     def __init__(
-        self, journeys: Journeys, judge: Judge, book: ScoreBook, policies: PolicyRegistry, settings: HomeSettings
+        self,
+        journeys: Journeys,
+        judge: Judge,
+        book: ScoreBook,
+        policies: PolicyRegistry,
+        settings: HomeSettings,
+        *,
+        num_tiers: int,
     ) -> None:
         self._journeys = journeys
         self._judge = judge
         self._book = book
         self._policies = policies
         self._settings = settings
+        self._num_larger = num_tiers - 1
 
-    def router_up(self, num_top_logits: int, default_threshold: float | None) -> None:
+    def router_up(self, num_top_logits: Mapping[str, int]) -> None:
         """Go on with requests that wait for verdicts: their last proposal is made again."""
-        self._book.router_up(num_top_logits, default_threshold)
+        self._book.router_up(num_top_logits)
         self._judge.router_is_up = True
         for request in self._journeys.table.at(Place.STALLED_ROUTER):
-            request.place = Place.HOME if request.has_started else Place.RESERVING
-            self._journeys.propose(request)
+            if request.has_started:
+                request.place = Place.HOME
+                self._journeys.propose(request)
+            else:
+                self._journeys.reserve(request)
 
     def router_down(self, error: AllroadsError) -> None:
         """Stall requests whose proposals nobody will judge."""
@@ -45,28 +57,34 @@ class PeerWatch:
             if request.policy.scorer is not None and request.suffix:
                 self._judge.without_router(request)
 
-    def tier_up(self) -> None:
-        """Send stalled requests to the tier again, with all their tokens."""
-        self._journeys.tier_is_up = True
+    def tier_up(self, tier: int) -> None:
+        """Send requests that wait for a tier there again, with all their tokens. Drafts are made again first."""
+        self._journeys.tiers_up.add(tier)
         for request in self._journeys.table.at(Place.STALLED_TIER):
-            # One that never comes home reserves by its first hand-off.
-            if request.has_started or HOME not in request.policy.reach:
-                self._journeys.hand_off(request)
-            else:
+            if request.visited != tier:
+                continue
+            if not request.has_started:
                 self._journeys.reserve(request)
+            elif request.is_submitted:
+                self._journeys.proceed(request)
+            else:
+                self._journeys.hand_off(request, tier)
 
-    def tier_down(self, error: AllroadsError) -> None:
-        """Stall requests that are away; what the tier knew of the others is lost, too."""
-        logger.warning("larger tier lost: %s", error.message)
-        self._journeys.tier_is_up = False
-        for request in self._journeys.table.all():
-            request.tier_length = 0
-        for request in [*self._journeys.table.at(Place.AWAY), *self._journeys.table.at(Place.RESERVING)]:
-            self._journeys.stall(request, Place.STALLED_TIER)
+    def tier_down(self, tier: int, error: AllroadsError) -> None:
+        """Stall requests that are at a tier; what it knew of the others is lost, too."""
+        logger.warning("tier %d lost: %s", tier, error.message)
+        self._journeys.tiers_up.discard(tier)
+        table = self._journeys.table
+        for request in table.all():
+            request.known_lengths[tier] = 0
+            request.reserved.discard(tier)
+        for request in [*table.at(Place.AWAY), *table.at(Place.RESERVING)]:
+            if request.visited == tier:
+                self._journeys.stall(request, Place.STALLED_TIER)
 
     def expire(self) -> None:
         """Past its patience a stalled request fails, or goes on with the small model alone, as configured."""
-        if self._judge.router_is_up and self._journeys.tier_is_up:
+        if self._judge.router_is_up and len(self._journeys.tiers_up) == self._num_larger:
             return
         before = time.monotonic() - self._settings.peer_timeout_s
         table = self._journeys.table
@@ -75,13 +93,15 @@ class PeerWatch:
                 self._give_up(request)
 
     def _give_up(self, request: Request) -> None:
-        peer = "the router" if request.place is Place.STALLED_ROUTER else "the large model"
+        peer = "the router" if request.place is Place.STALLED_ROUTER else "a larger model"
         if self._settings.on_peer_loss == "fail":
             self._journeys.end(request, Unavailable(f"{peer} is out of reach"))
             return
         logger.warning("a request goes on with the small model alone: %s is out of reach", peer)
         request.usage.degraded = True
         request.policy = self._policies.get("slm")
+        request.reach = frozenset({HOME})
+        request.has_started = True
         if request.sequence.state is not State.NEW:
             self._journeys.proceed(request)
             return

@@ -1,4 +1,4 @@
-"""The inter-model loop: the home's streams to the router and to the larger tier.
+"""The inter-model loop: the home's streams to the router and to the larger tiers.
 
 Each peer is described and checked whenever it comes up, not only at start: what comes back after a
 restart may be another model. A peer that does not fit is treated as out of reach.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import grpc
+import torch
 
 from ..engine.engine import ModelFacts
 from ..errors import AllroadsError, CheckpointError, InvalidArgument, StartupError
@@ -25,15 +26,18 @@ from .commands import Command, RouterDown, RouterUp, Scored, TierDown, TierUp, V
 logger = logging.getLogger(__name__)
 
 _DESCRIBE_TIMEOUT_S = 10.0
+# Draft logits that find no room in a slot, or no free slot, go inline.
+_DRAFTS_PER_SLOT, _MAX_SLOT_BYTES, _NUM_SLOTS = 8, 4 * 1024 * 1024, 8
 
 Post = Callable[[Command], None]
 
 
 class Peer(ABC):
-    """One neighbour: its channel, its stream, and whether it fits."""
+    """One neighbour: its channel, its stream, what tensors go through, and whether it fits."""
 
-    def __init__(self, name: str, address: str, max_message_bytes: int) -> None:
+    def __init__(self, name: str, address: str, max_message_bytes: int, sender: TensorSender) -> None:
         self.name = name
+        self.sender = sender
         self.channel = open_channel(address, max_message_bytes)
         self._fits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._check: asyncio.Task[None] | None = None
@@ -54,10 +58,20 @@ class Peer(ABC):
         """
         await asyncio.shield(self._fits)
 
+    @abstractmethod
+    def _register(self, region: common_pb2.Region) -> None:
+        """Tell the peer of a region."""
+
     async def close(self) -> None:
-        """Let go of the channel."""
+        """Let go of the channel and of the region."""
         self._forget()
         await self.channel.close()
+        self.sender.close()
+
+    def _offer(self, region: common_pb2.Region | None) -> None:
+        if region is not None:
+            with suppress(AllroadsError):
+                self._register(region)
 
     def _on_up(self) -> None:
         self._check = asyncio.create_task(self._check_fit(), name=f"meet {self.name}")
@@ -83,11 +97,11 @@ class Peer(ABC):
 class RouterPeer(Peer):
     """The router: takes feature batches, gives scores."""
 
-    def __init__(self, address: str, max_message_bytes: int, facts: ModelFacts, scorer: str, post: Post) -> None:
-        super().__init__("router", address, max_message_bytes)
-        self.sender = TensorSender("router", slot_bytes=256 * 1024)
-        self.description = router_pb2.ScorerDescription()
-        self._facts, self._scorer, self._post = facts, scorer, post
+    def __init__(self, address: str, max_message_bytes: int, facts: ModelFacts, post: Post) -> None:
+        super().__init__("router", address, max_message_bytes, TensorSender("router", slot_bytes=256 * 1024))
+        self.scorers: dict[str, router_pb2.ScorerDescription] = {}
+        """By name, once it has been met."""
+        self._facts, self._post = facts, post
         stub: router_pb2_grpc.RouterServiceAsyncStub = router_pb2_grpc.RouterServiceStub(self.channel)
         self._stub = stub
         self._stream: PeerStream[router_pb2.ScoreRequest, router_pb2.ScoreResponse] = PeerStream(
@@ -103,11 +117,6 @@ class RouterPeer(Peer):
         """See `Peer.run`."""
         await self._stream.run()
 
-    async def close(self) -> None:
-        """See `Peer.close`."""
-        await super().close()
-        self.sender.close()
-
     def score(self, batches: list[router_pb2.ScoreBatch]) -> None:
         """Send batches; those for a router that is gone are dropped, since the decode loop learns of it too."""
         with suppress(AllroadsError):
@@ -119,22 +128,22 @@ class RouterPeer(Peer):
 
     async def _meet(self) -> None:
         answer = await self._stub.DescribeRouter(router_pb2.DescribeRouterRequest(), timeout=_DESCRIBE_TIMEOUT_S)
-        found = [scorer for scorer in answer.scorers if scorer.name == self._scorer]
-        if not found:
-            raise CheckpointError(f"the router has no scorer {self._scorer!r}")
-        scorer = found[0]
+        for scorer in answer.scorers:
+            self._require_fit(scorer)
+        self.scorers = {scorer.name: scorer for scorer in answer.scorers}
+        self._offer(self.sender.open())
+        self._post(RouterUp(self.scorers))
+
+    def _require_fit(self, scorer: router_pb2.ScorerDescription) -> None:
         for what, its, mine in (
             ("tokenizer", scorer.tokenizer_hash, self._facts.vocabulary.hash),
             ("hidden size", scorer.hidden_size, self._facts.hidden_size),
         ):
             if its != mine:
                 raise CheckpointError(
-                    f"the router was made for another small model ({scorer.slm_id}): its {what} is {its}, here it is "
-                    f"{mine}; train a router for this pair"
+                    f"the router's scorer {scorer.name} was made for another small model ({scorer.slm_id}): its {what} "
+                    f"is {its}, here it is {mine}; train a router for this pair"
                 )
-        self.description = scorer
-        self._offer(self.sender.open())
-        self._post(RouterUp(scorer.num_top_logits, scorer.threshold if scorer.HasField("threshold") else None))
 
     def _on_response(self, response: router_pb2.ScoreResponse) -> None:
         if response.WhichOneof("kind") == "scores":
@@ -142,10 +151,8 @@ class RouterPeer(Peer):
         else:
             self._offer(self.sender.on_registered(response.registered))
 
-    def _offer(self, region: common_pb2.Region | None) -> None:
-        if region is not None:
-            with suppress(AllroadsError):
-                self._stream.send(router_pb2.ScoreRequest(register=region))
+    def _register(self, region: common_pb2.Region) -> None:
+        self._stream.send(router_pb2.ScoreRequest(register=region))
 
     def _on_down(self, error: AllroadsError) -> None:
         self._forget()
@@ -154,12 +161,17 @@ class RouterPeer(Peer):
 
 
 class TierPeer(Peer):
-    """The large model's service: takes hand-offs, gives tokens."""
+    """A larger model's service: takes hand-offs, gives tokens."""
 
-    def __init__(self, address: str, max_message_bytes: int, facts: ModelFacts, post: Post) -> None:
-        super().__init__("llm", address, max_message_bytes)
+    def __init__(
+        self, name: str, tier: int, address: str, max_message_bytes: int, facts: ModelFacts, post: Post
+    ) -> None:
+        slot_bytes = min(_DRAFTS_PER_SLOT * len(facts.vocabulary) * torch.float32.itemsize, _MAX_SLOT_BYTES)
+        super().__init__(
+            name, address, max_message_bytes, TensorSender(name, slot_bytes=slot_bytes, num_slots=_NUM_SLOTS)
+        )
         self.description = model_pb2.DescribeResponse()
-        self._facts, self._post = facts, post
+        self._tier, self._facts, self._post = tier, facts, post
         stub: model_pb2_grpc.TierServiceAsyncStub = model_pb2_grpc.TierServiceStub(self.channel)
         self._stub = stub
         self._stream: PeerStream[model_pb2.VisitRequest, model_pb2.VisitResponse] = PeerStream(
@@ -188,7 +200,7 @@ class TierPeer(Peer):
         hand_offs, closed = request.hand_offs, request.closed_sequence_ids
         if len(hand_offs) + bool(closed) == 1:
             errors = [common_pb2.SequenceError(sequence_id=h.sequence_id, error=to_wire(error)) for h in hand_offs]
-            self._post(Visited(model_pb2.VisitResponse(errors=errors)))
+            self._post(Visited(self._tier, model_pb2.VisitResponse(errors=errors)))
             return
         for hand_off in hand_offs:
             self.visit(model_pb2.VisitRequest(hand_offs=[hand_off]))
@@ -198,11 +210,20 @@ class TierPeer(Peer):
     async def _meet(self) -> None:
         self.description = await self._stub.Describe(model_pb2.DescribeRequest(), timeout=_DESCRIBE_TIMEOUT_S)
         await require_same_tokenizer(self._facts.vocabulary, self.description, self._stub)
-        self._post(TierUp(self.description.max_context_tokens, frozenset(self.description.eos_token_ids)))
+        self._offer(self.sender.open())
+        description = self.description
+        self._post(TierUp(self._tier, description.max_context_tokens, frozenset(description.eos_token_ids)))
+
+    def _register(self, region: common_pb2.Region) -> None:
+        self._stream.send(model_pb2.VisitRequest(register=region))
 
     def _on_response(self, response: model_pb2.VisitResponse) -> None:
-        self._post(Visited(response))
+        if response.HasField("registered"):
+            self._offer(self.sender.on_registered(response.registered))
+        else:
+            self._post(Visited(self._tier, response))
 
     def _on_down(self, error: AllroadsError) -> None:
         self._forget()
-        self._post(TierDown(error))
+        self.sender.close()
+        self._post(TierDown(self._tier, error))

@@ -1,13 +1,16 @@
 """A client's request at its home: what is committed, what is still a proposal, and who has it."""
 
-import math
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
+
+from torch import Tensor
 
 from ..engine.sequence import Sequence
 from ..mesh.wire import common_pb2 as pb
-from ..policies.policy import Policy, RequestView
+from ..policies.policy import HOME, Policy, RequestView
+from ..policies.reading import Reading
 
 
 class Place(Enum):
@@ -16,7 +19,7 @@ class Place(Enum):
     QUEUED = "queued"
     """Waits for KV here."""
     RESERVING = "reserving"
-    """Has KV here, and waits for KV on the larger tier; meanwhile its prompt is computed, and nothing committed."""
+    """Waits for KV on a larger tier; meanwhile its prompt is computed here, and nothing committed."""
     HOME = "home"
     """The small model writes."""
     AWAY = "away"
@@ -32,11 +35,13 @@ class Place(Enum):
 class Proposal:
     """What is known of a token of the suffix."""
 
-    entropy: float = math.nan
-    """Of the distribution that it was drawn from, nats; NaN where no policy asked."""
+    reading: Reading = field(default_factory=Reading)
+    """What its policy asked to be read of the distribution that it was drawn from."""
     score: float | None = None
     """The router's; NaN where it could not tell, None while it has not answered."""
     logprobs: pb.TokenLogprobs | None = None
+    logits: Tensor | None = None
+    """float32 [vocabulary], raw, where the larger model will want them to judge it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +57,8 @@ class Request:
     sequence: Sequence
     policy: Policy
     view: RequestView
+    reach: frozenset[int]
+    """Tiers that may write."""
     length: int
     stop_token_ids: frozenset[int]
     place: Place = Place.QUEUED
@@ -60,21 +67,38 @@ class Request:
     """Whether KV is reserved on every tier that may write."""
     is_asked: bool = False
     """Whether the policy was asked for the writer of the next token ahead of any proposal."""
+    sends_logits: bool = False
+    """Whether its drafts travel with their logits."""
+    visited: int = HOME
+    """The tier that it is at, waits for, or was at last."""
     runs_ahead: bool = False
     """Away: whether the small model goes on proposing meanwhile."""
-    tier_length: int = 0
-    """Tokens that the larger tier knows; 0 while it holds nothing."""
+    num_held: int = 0
+    """Leading proposals of the suffix that the policy holds as drafts."""
+    is_submitted: bool = False
+    """Away: whether the drafts that are held went along and wait for the judgement."""
+    known_lengths: list[int] = field(default_factory=list)
+    """By tier: committed tokens that it knows; 0 while it holds nothing. That of HOME has no meaning."""
+    reserved: set[int] = field(default_factory=set)
+    """Larger tiers that have set KV aside."""
     num_own: int = 0
-    """Committed tokens at the end that the small model wrote, since the larger one wrote last."""
+    """Committed tokens at the end that the small model wrote, since a larger one wrote last."""
     num_visits: int = 0
     generation: int = 0
     """Counts the roll-backs, so that verdicts on dropped proposals are recognised."""
     suffix: deque[Proposal] = field(default_factory=deque)
-    usage: pb.Usage = field(
-        default_factory=lambda: pb.Usage(
-            num_committed_tokens=[0, 0], num_computed_tokens=[0, 0], num_cached_tokens=[0, 0]
-        )
-    )
+    usage: pb.Usage = field(default_factory=pb.Usage)
+
+    def __post_init__(self) -> None:
+        """Count for each tier."""
+        num_tiers = self.view.num_tiers
+        self.known_lengths = [0] * num_tiers
+        for counts in (
+            self.usage.num_committed_tokens,
+            self.usage.num_computed_tokens,
+            self.usage.num_cached_tokens,
+        ):
+            counts.extend([0] * num_tiers)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -87,15 +111,34 @@ class Request:
         return self.sequence.tokens[self.length]
 
     @property
+    def token_in_question(self) -> int:
+        """The first token of the suffix that the policy has not seen yet."""
+        return self.sequence.tokens[self.length + self.num_held]
+
+    @property
+    def in_question(self) -> Proposal:
+        """What is known of it."""
+        return self.suffix[self.num_held]
+
+    @property
     def is_judgeable(self) -> bool:
-        """Whether all that its policy reads of the first proposal of its suffix is there."""
-        return bool(self.suffix) and (self.policy.scorer is None or self.suffix[0].score is not None)
+        """Whether all that its policy reads of the next proposal of its suffix is there."""
+        return len(self.suffix) > self.num_held and (self.policy.scorer is None or self.in_question.score is not None)
 
     @property
     def may_propose(self) -> bool:
         """Whether feeding the last token could give a proposal that is of use."""
         tokens = self.sequence.tokens
         return len(tokens) < self.sequence.max_length and (not self.suffix or tokens[-1] not in self.stop_token_ids)
+
+    @property
+    def drafts(self) -> list[int]:
+        """Token ids of the drafts that are held."""
+        return self.sequence.tokens[self.length : self.length + self.num_held]
+
+    def draft_logits(self) -> list[Tensor]:
+        """Of the drafts that are held; fewer, where some were proposed before they were wanted."""
+        return [draft.logits for draft in islice(self.suffix, self.num_held) if draft.logits is not None]
 
     def propose(self, token_id: int, proposal: Proposal) -> None:
         """Add a proposal to the suffix."""
@@ -114,6 +157,7 @@ class Request:
         token_id = self.next_token
         self.suffix.popleft()
         self.length += 1
+        self.num_held = max(0, self.num_held - 1)
         self.view.position += 1
         self.is_asked = False
         self.num_own = 0 if tier else self.num_own + 1
@@ -122,9 +166,14 @@ class Request:
             return pb.FINISH_REASON_STOP
         return pb.FINISH_REASON_LENGTH if self.view.num_left <= 0 else None
 
-    def drop_suffix(self) -> None:
-        """Roll back all proposals. They lie behind the prompt, so no block is touched that others may share."""
-        if self.suffix:
-            self.suffix.clear()
-            self.sequence.truncate(self.length)
+    def drop_suffix(self, keep: int = 0) -> None:
+        """Roll back all proposals but the first `keep`.
+
+        They lie behind the prompt, so no block is touched that others may share.
+        """
+        if len(self.suffix) > keep:
+            while len(self.suffix) > keep:
+                self.suffix.pop()
+            self.num_held = min(self.num_held, keep)
+            self.sequence.truncate(self.length + keep)
             self.generation += 1

@@ -1,5 +1,6 @@
 """Batches on their way to the router and back: which request each score belongs to."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -32,52 +33,57 @@ class Score:
 class ScoreBook:
     """Packs features into batches and matches the answers. Belongs to the decode thread.
 
-    One batch is on its way at a time; what is proposed meanwhile goes with the next. So a slow router, or a
-    fast small model, makes batches larger and not more numerous: a message costs more than a row.
+    One batch of each scorer is on its way at a time; what is proposed meanwhile goes with the next. So a slow
+    router, or a fast small model, makes batches larger and not more numerous: a message costs more than a row.
     """
 
-    def __init__(self, sender: TensorSender, scorer: str) -> None:
+    def __init__(self, sender: TensorSender) -> None:
         self._sender = sender
-        self._scorer = scorer
         self._batch_ids = count(1)
-        self._asked: dict[int, list[_Question]] = {}
-        self._unsent: list[_Question] = []
-        self._num_top_logits = 0
-        self.default_threshold: float | None = None
-        """The checkpoint's own threshold."""
+        self._asked: dict[int, tuple[str, list[_Question]]] = {}
+        self._unsent: dict[str, list[_Question]] = {}
+        self._num_top_logits: dict[str, int] = {}
 
-    def router_up(self, num_top_logits: int, default_threshold: float | None) -> None:
-        """Learn what the router's scorer reads."""
-        self._num_top_logits = num_top_logits
-        self.default_threshold = default_threshold
+    def router_up(self, num_top_logits: Mapping[str, int]) -> None:
+        """Learn which scorers there are, and how many logits each reads."""
+        self._num_top_logits = dict(num_top_logits)
 
     def router_down(self) -> None:
         """Forget all questions: they will not be answered."""
         self._asked.clear()
         self._unsent.clear()
 
-    def ask(self, requests: list[Request], token_ids: list[int], logits: Tensor, hidden_states: Tensor) -> None:
+    def ask(
+        self, scorer: str, requests: list[Request], token_ids: list[int], logits: Tensor, hidden_states: Tensor
+    ) -> None:
         """Ask for the score of the last token of each request's suffix, when the router has time.
 
         Args:
+            scorer: whose score.
             requests: n requests, the proposal already in their suffix.
             token_ids: n proposals.
             logits: [n, output rows], raw, from which each proposal was taken.
             hidden_states: [n, hidden], after the final norm.
         """
-        rows = zip(requests, token_ids, top_logits(logits, self._num_top_logits), hidden_states.float(), strict=True)
-        self._unsent += [_Question(r, r.generation, len(r.sequence) - 1, *features) for r, *features in rows]
+        top = top_logits(logits, self._num_top_logits[scorer])
+        rows = zip(requests, token_ids, top, hidden_states.float(), strict=True)
+        self._unsent.setdefault(scorer, [])
+        self._unsent[scorer] += [_Question(r, r.generation, len(r.sequence) - 1, *features) for r, *features in rows]
 
-    def next_batch(self) -> router_pb2.ScoreBatch | None:
-        """What to send to the router now: nothing while a batch is on its way, nor for proposals dropped since."""
-        if self._asked or not self._unsent:
-            return None
-        questions = [question for question in self._unsent if question.is_open]
-        questions, self._unsent = questions[:_MAX_ROWS], questions[_MAX_ROWS:]
+    def next_batches(self) -> list[router_pb2.ScoreBatch]:
+        """What to send to the router now: one batch at most for each scorer that has none on its way."""
+        busy = {scorer for scorer, _ in self._asked.values()}
+        batches = [self._next_batch(scorer) for scorer in self._unsent if scorer not in busy]
+        return [batch for batch in batches if batch is not None]
+
+    def _next_batch(self, scorer: str) -> router_pb2.ScoreBatch | None:
+        """Nothing for proposals that were dropped since."""
+        questions = [question for question in self._unsent[scorer] if question.is_open]
+        questions, self._unsent[scorer] = questions[:_MAX_ROWS], questions[_MAX_ROWS:]
         if not questions:
             return None
         batch_id = next(self._batch_ids)
-        self._asked[batch_id] = questions
+        self._asked[batch_id] = scorer, questions
         features = (
             torch.stack([question.top_logits for question in questions]),
             torch.stack([question.hidden_state for question in questions]),
@@ -85,7 +91,7 @@ class ScoreBook:
         )
         top, hidden, ids = self._sender.pack(batch_id, features)
         return router_pb2.ScoreBatch(
-            batch_id=batch_id, scorer=self._scorer, top_logits=top, hidden_states=hidden, token_ids=ids
+            batch_id=batch_id, scorer=scorer, top_logits=top, hidden_states=hidden, token_ids=ids
         )
 
     def answered(self, scores: router_pb2.Scores) -> tuple[list[Score], AllroadsError | None]:
@@ -94,7 +100,7 @@ class ScoreBook:
         A batch that was forgotten, or is unknown, gives nothing.
         """
         self._sender.release(scores.batch_id)
-        asked = self._asked.pop(scores.batch_id, [])
+        _, asked = self._asked.pop(scores.batch_id, ("", []))
         error = from_wire(scores.error) if scores.HasField("error") else None
         values = list(scores.scores) if len(scores.scores) == len(asked) else [float("nan")] * len(asked)
         scored = zip(asked, values, strict=True)

@@ -19,17 +19,17 @@ from ..model.warm_up import warm_up
 from ..policies.registry import PolicyRegistry
 from .clients import Clients
 from .commands import Command
-from .description import describe_home, require_router_for_pair
+from .description import describe_home, require_default_policy, require_routers_for_mesh
 from .home import Home
 from .outbound import Outbound
 from .peers import RouterPeer, TierPeer
-from .probe import probe_all_tiers
+from .probe import probe_all
 from .scoring import ScoreBook
+from .tensors_out import TensorsOut
 
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = model_pb2.DESCRIPTOR.services_by_name["HomeService"].full_name
-SCORER = "r2r"
 
 
 class HomeServicer(model_pb2_grpc.HomeServiceServicer):
@@ -80,25 +80,33 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
     await asyncio.to_thread(warm_up, engine)
     host: DecodeHost[Command] = DecodeHost()
     size = settings.max_message_bytes
-    router = RouterPeer(settings.router.address, size, engine.facts, SCORER, host.post)
-    tier = TierPeer(settings.llm.address, size, engine.facts, host.post)
+    names = list(settings.tiers)
+    router = RouterPeer(settings.router.address, size, engine.facts, host.post)
+    larger = {
+        number: TierPeer(name, number, settings.tier_settings(name).address, size, engine.facts, host.post)
+        for number, name in enumerate(names[1:], start=1)
+    }
+    peers = [router, *larger.values()]
     clients = Clients(host.post)
     tasks: list[asyncio.Task[None]] = []
 
     def deliver(outbound: Outbound) -> None:
-        if outbound.has_visits:
-            tier.visit(outbound.visit)
+        for number, visit in outbound.visits.items():
+            larger[number].visit(visit)
         router.score(outbound.score_batches)
         clients.deliver(outbound.clients)
 
     async def serve() -> None:
         """Meet the peers, then open the door."""
-        await asyncio.gather(router.until_fit(), tier.until_fit())
-        require_router_for_pair(tier.description, router.description)
-        description = describe_home(engine, settings.slm, policies, tier.description, router.description)
+        await asyncio.gather(*(peer.until_fit() for peer in peers))
+        descriptions = [tier.description for tier in larger.values()]
+        require_routers_for_mesh(descriptions[-1], router.scorers)
+        require_default_policy(policies.get(settings.slm.policy), router.scorers)
+        description = describe_home(engine, settings.slm, policies, names, descriptions, router.scorers)
         servicer = HomeServicer(description, clients)
         model_pb2_grpc.add_HomeServiceServicer_to_server(servicer, server.grpc)
-        await probe_all_tiers(clients)
+        served = [policies.get(policy.name) for policy in description.mesh.policies]
+        await probe_all(clients, served, num_tiers=len(names))
         await server.start(settings.slm.address)
         await server.set_ready(True)
         logger.info("%s ready: %s", engine.facts.model_id, settings.slm.address)
@@ -108,13 +116,16 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         engine,
         policies,
         settings.slm,
-        ScoreBook(router.sender, SCORER),
+        ScoreBook(router.sender),
+        TensorsOut({number: tier.sender for number, tier in larger.items()}, len(engine.facts.vocabulary)),
+        num_tiers=len(names),
         deliver=lambda outbound: host.in_loop(deliver, outbound),
     )
     server = ServiceServer([SERVICE_NAME], max_message_bytes=size)
     host.start(home.turn)
     try:
-        tasks += [asyncio.create_task(work) for work in (router.run(), tier.run(), serve(), host.until_crash())]
+        runs = [peer.run() for peer in peers]
+        tasks += [asyncio.create_task(work) for work in (*runs, serve(), host.until_crash())]
         await first_of(stop, *tasks)
     finally:
         clients.refuse_new()
@@ -123,5 +134,5 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         host.stop()
-        await router.close()
-        await tier.close()
+        for peer in peers:
+            await peer.close()

@@ -1,17 +1,17 @@
-"""What comes back from a larger tier: tokens that are taken, and visits that failed."""
+"""What comes back from a larger tier: drafts that stand, tokens that are taken, and visits that failed."""
 
-from collections.abc import Sequence as SequenceOf
-from itertools import islice
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, zip_longest
 
-from ..errors import AllroadsError, OutOfStep
+from ..errors import AllroadsError, Internal, OutOfStep
 from ..mesh.status import from_wire
 from ..mesh.wire import common_pb2 as pb
 from ..mesh.wire import model_pb2
+from ..policies.policy import Return
 from .journeys import Journeys
 from .judging import Judge
 from .request import Place, Request
-
-_TIER = 1
 
 
 class Visits:
@@ -21,70 +21,132 @@ class Visits:
         self._journeys = journeys
         self._judge = judge
 
-    def take(self, response: model_pb2.VisitResponse) -> None:
-        """Take a message of the tier. What belongs to a request or a visit that is over is left aside."""
+    def take(self, tier: int, response: model_pb2.VisitResponse) -> None:
+        """Take a message of a tier. What belongs to a request or a visit that is over is left aside."""
         for failure in response.errors:
             if (request := self._journeys.table.numbered(failure.sequence_id)) is not None:
-                self._take_error(request, from_wire(failure.error))
+                self._take_error(request, tier, from_wire(failure.error))
         for number, num_cached in zip(response.admitted_sequence_ids, response.num_cached_tokens, strict=True):
             if (request := self._journeys.table.numbered(number)) is not None:
-                self._take_reservation(request, num_cached)
-        logprobs = iter(response.logprobs)
-        begin = 0
-        for number, visit, num_tokens, returned, num_computed, num_opinions, num_agreed in zip(
-            response.sequence_ids,
-            response.visit_numbers,
-            response.num_tokens,
-            response.returned,
-            response.num_computed_tokens,
-            response.num_opinions,
-            response.num_agreed_opinions,
-            strict=True,
-        ):
-            token_ids = list(response.token_ids[begin : begin + num_tokens])
-            begin += num_tokens
+                self._take_reservation(request, tier, num_cached)
+        for number, visit, entry in _entries(response):
             request = self._journeys.table.numbered(number)
-            if request is None:
+            if request is None or request.visited != tier or request.num_visits != visit:
                 continue
-            wants_logprobs = request.sequence.sampling.num_logprobs is not None
-            own = list(islice(logprobs, num_tokens)) if wants_logprobs else [None] * num_tokens
-            if request.place is not Place.AWAY or request.num_visits != visit:
+            if request.place is not Place.AWAY:
                 continue
             usage = request.usage
-            usage.num_computed_tokens[_TIER] += num_computed
-            usage.num_opinions += num_opinions
-            usage.num_agreed_opinions += num_agreed
-            self._take_tokens(request, token_ids, own, returned=returned)
+            usage.num_computed_tokens[tier] += entry.num_computed
+            usage.num_opinions += entry.num_opinions
+            usage.num_agreed_opinions += entry.num_agreed
+            self._take_entry(request, entry)
 
-    def _take_reservation(self, request: Request, num_cached: int) -> None:
+    def _take_reservation(self, request: Request, tier: int, num_cached: int) -> None:
         """The tier has set KV aside."""
-        request.usage.num_cached_tokens[_TIER] = num_cached
-        if request.place is Place.STALLED_ROUTER:
-            request.has_started = True
-        if request.place is Place.RESERVING:
-            self._journeys.start(request)
+        request.usage.num_cached_tokens[tier] = num_cached
+        request.reserved.add(tier)
+        if request.place is Place.RESERVING and request.visited == tier:
+            self._journeys.reserve(request)
             self._judge.settle([request])
 
-    def _take_tokens(
-        self, request: Request, token_ids: list[int], logprobs: SequenceOf[pb.TokenLogprobs | None], *, returned: bool
-    ) -> None:
-        """Commit what the tier wrote; bring the request home when its visit is over."""
-        kept = self._journeys.ask_policy(request, lambda: request.policy.receive(request.view, token_ids))
+    def _take_entry(self, request: Request, entry: "_Entry") -> None:
+        """Commit what stands of the drafts and what the tier wrote; go on when its visit is over."""
+        tier = request.visited
+        if entry.judged != request.is_submitted or entry.num_accepted > request.num_held:
+            self._journeys.end(request, Internal(f"tier {tier} gave a judgement that nobody asked for"))
+            return
+        returned = Return(
+            tier,
+            entry.token_ids,
+            is_over=entry.returned,
+            num_drafts=request.num_held if entry.judged else 0,
+            num_accepted=entry.num_accepted,
+            extra=entry.extra,
+        )
+        kept = self._journeys.ask_policy(request, lambda: request.policy.receive(request.view, returned))
         if kept is None:
             return
-        for token_id, own in zip(token_ids[:kept], logprobs, strict=False):
-            if not self._journeys.take_back(request, token_id, _TIER, own):
+        if entry.judged and not self._journeys.take_judgement(request, entry.num_accepted):
+            return
+        for token_id, own in zip_longest(entry.token_ids[:kept], entry.logprobs[:kept]):
+            if not self._journeys.take_back(request, token_id, tier, own):
                 return
-        request.tier_length = request.length
-        if returned or kept < len(token_ids):
-            self._journeys.proceed(request)
+        request.known_lengths[tier] = request.length
+        if entry.returned or kept < len(entry.token_ids):
+            self._journeys.go(request, entry.next_tier)
             self._judge.settle([request])
 
-    def _take_error(self, request: Request, error: AllroadsError) -> None:
+    def _take_error(self, request: Request, tier: int, error: AllroadsError) -> None:
         """A tier that lost its place is told everything again; any other error ends the request."""
         # Either way the tier has freed what it held.
-        request.tier_length = 0
-        if isinstance(error, OutOfStep) and request.place is Place.AWAY:
-            self._journeys.hand_off(request)
+        request.known_lengths[tier] = 0
+        if isinstance(error, OutOfStep) and request.place is Place.AWAY and request.visited == tier:
+            self._journeys.hand_off(request, tier, submits=request.is_submitted)
         else:
             self._journeys.end(request, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a message tells of one visit."""
+
+    token_ids: list[int]
+    logprobs: list[pb.TokenLogprobs]
+    """Parallel to `token_ids`, or empty."""
+    returned: bool
+    judged: bool
+    num_accepted: int
+    next_tier: int
+    extra: tuple[float, ...]
+    num_computed: int
+    num_opinions: int
+    num_agreed: int
+
+
+def _entries(response: model_pb2.VisitResponse) -> Iterator[tuple[int, int, _Entry]]:
+    """A message cut by its parallel arrays: number of the request, of the visit, and what is told of it."""
+    token_ids, logprobs, extra = iter(response.token_ids), iter(response.logprobs), iter(response.extra)
+    for (
+        number,
+        visit,
+        num_tokens,
+        num_logprobs,
+        num_extra,
+        returned,
+        judged,
+        num_accepted,
+        next_tier,
+        num_computed,
+        num_opinions,
+        num_agreed,
+    ) in zip(
+        response.sequence_ids,
+        response.visit_numbers,
+        response.num_tokens,
+        response.num_logprobs,
+        response.num_extra,
+        response.returned,
+        response.judged,
+        response.num_accepted_drafts,
+        response.next_tiers,
+        response.num_computed_tokens,
+        response.num_opinions,
+        response.num_agreed_opinions,
+        strict=True,
+    ):
+        yield (
+            number,
+            visit,
+            _Entry(
+                token_ids=list(islice(token_ids, num_tokens)),
+                logprobs=list(islice(logprobs, num_logprobs)),
+                extra=tuple(islice(extra, num_extra)),
+                returned=returned,
+                judged=judged,
+                num_accepted=num_accepted,
+                next_tier=next_tier,
+                num_computed=num_computed,
+                num_opinions=num_opinions,
+                num_agreed=num_agreed,
+            ),
+        )

@@ -1,6 +1,7 @@
 """A gateway reduced to its stream: opens requests at a home and collects what comes back."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from types import TracebackType
@@ -8,6 +9,7 @@ from typing import Self
 
 import grpc
 from allroads.mesh.channels import open_channel
+from allroads.mesh.routing import routing_to_wire
 from allroads.mesh.wire import common_pb2 as pb
 from allroads.mesh.wire import model_pb2, model_pb2_grpc
 
@@ -98,13 +100,14 @@ class HomeClient:
 
 
 def request(
-    prompt: list[int], policy: str, *, max_tokens: int = 32, threshold: float | None = None,
-    share: float | None = None, temperature: float = 0.0, seed: int | None = None, ignore_eos: bool = False,
+    prompt: list[int], policy: str, *, max_tokens: int = 32, temperature: float = 0.0, seed: int | None = None,
+    ignore_eos: bool = False, **parameters: float | Sequence[float] | None,
 ) -> model_pb2.OpenRequest:  # fmt: skip
+    """An open message; `parameters` are the policy's, None for absent ones."""
     return model_pb2.OpenRequest(
         request_id="test",
         prompt_token_ids=prompt,
         max_tokens=max_tokens,
         sampling=pb.SamplingParams(temperature=temperature, seed=seed, ignore_eos=ignore_eos),
-        routing=pb.Routing(policy=policy, threshold=threshold, share=share),
+        routing=routing_to_wire(policy, {name: value for name, value in parameters.items() if value is not None}),
     )

@@ -11,6 +11,7 @@ from allroads.llm.opinion_log import OpinionLog
 from allroads.llm.tier import Tier, Visit
 from allroads.mesh.wire import common_pb2 as pb
 from allroads.mesh.wire import model_pb2
+from allroads.policies.registry import PolicyRegistry
 
 from ..doubles.tiny_pair import write_tiny_pair
 
@@ -30,7 +31,12 @@ class Bench:
     ) -> None:
         self.engine = Engine.load(ModelSettings.model_validate({"path": path, **settings}), catch_up=catch_up)
         self.delivered: list[model_pb2.VisitResponse] = []
-        self.tier = Tier(self.engine, lambda responses: self.delivered.extend(responses.values()), opinion_log=log)
+        self.tier = Tier(
+            self.engine,
+            PolicyRegistry.load(),
+            lambda responses: self.delivered.extend(responses.values()),
+            opinion_log=log,
+        )
 
     def visit(self, *hand_offs: model_pb2.HandOff, closed: tuple[int, ...] = ()) -> list[model_pb2.VisitResponse]:
         self.delivered.clear()

@@ -9,6 +9,7 @@ from allroads.engine.runner import ModelRunner, Output
 from allroads.llm.tier import Responses, StreamClosed, Tier, Visit
 from allroads.mesh.wire import common_pb2 as pb
 from allroads.mesh.wire import model_pb2
+from allroads.policies.registry import PolicyRegistry
 
 from ..doubles.tiny_pair import write_tiny_pair
 
@@ -21,7 +22,7 @@ class Bench:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.delivered: list[model_pb2.VisitResponse] = []
-        self.tier = Tier(engine, self._deliver)
+        self.tier = Tier(engine, PolicyRegistry.load(), self._deliver)
 
     def _deliver(self, responses: Responses) -> None:
         self.delivered += responses.values()

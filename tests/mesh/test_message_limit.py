@@ -24,6 +24,7 @@ from allroads.mesh.wire import model_pb2, model_pb2_grpc, router_pb2_grpc
 from allroads.mesh.wire import router_pb2 as pb
 from allroads.slm.commands import Visited
 from allroads.slm.peers import TierPeer
+from allroads.vocabulary import Vocabulary
 from torch import Tensor
 
 from ..doubles.scripted_home import Script
@@ -241,7 +242,7 @@ class ScriptedTier(model_pb2_grpc.TierServiceServicer):
         self.requests: asyncio.Queue[model_pb2.VisitRequest] = asyncio.Queue()
 
     async def Describe(self, request: model_pb2.DescribeRequest, context: object) -> model_pb2.DescribeResponse:  # noqa: N802
-        return model_pb2.DescribeResponse(tokenizer_hash="same")
+        return model_pb2.DescribeResponse(tokenizer_hash=Vocabulary((), {}, ()).hash)
 
     async def GetVocabulary(  # noqa: N802
         self, request: model_pb2.GetVocabularyRequest, context: object
@@ -254,18 +255,23 @@ class ScriptedTier(model_pb2_grpc.TierServiceServicer):
         context: "grpc.aio.ServicerContext[model_pb2.VisitRequest, model_pb2.VisitResponse]",
     ) -> None:
         outbox: Outbox[model_pb2.VisitResponse] = Outbox()
-        await serve_stream(context, request_iterator, outbox, self.requests.put_nowait)
+
+        def take(request: model_pb2.VisitRequest) -> None:
+            if not request.HasField("register"):
+                self.requests.put_nowait(request)
+
+        await serve_stream(context, request_iterator, outbox, take)
 
 
 async def test_hand_offs_that_are_too_big_together_travel_one_by_one() -> None:
     posted: list[object] = []
-    facts: Any = SimpleNamespace(vocabulary=SimpleNamespace(hash="same"))
+    facts: Any = SimpleNamespace(vocabulary=Vocabulary((), {}, ()))
     tier = ScriptedTier()
     server = ServiceServer([], max_message_bytes=3000)
     model_pb2_grpc.add_TierServiceServicer_to_server(tier, server.grpc)
     with tempfile.TemporaryDirectory(prefix="roads-") as directory:
         await server.start(f"unix:{directory}/llm.sock")
-        peer = TierPeer(f"unix:{directory}/llm.sock", 3000, facts, posted.append)
+        peer = TierPeer("llm", 1, f"unix:{directory}/llm.sock", 3000, facts, posted.append)
         running = asyncio.create_task(peer.run())
         await peer.until_fit()
         hand_offs = [

@@ -19,7 +19,7 @@ from allroads.mesh.tensor_receiver import TensorReceiver
 from allroads.mesh.tensor_sender import TensorSender
 from allroads.mesh.transports import TRANSPORTS
 from allroads.mesh.wire import common_pb2 as pb
-from allroads.mesh.wire.router_pb2 import Registered
+from allroads.mesh.wire.common_pb2 import Registered
 from google.protobuf.message import DecodeError
 from torch import Tensor
 

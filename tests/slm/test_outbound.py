@@ -12,14 +12,14 @@ def test_only_bare_tokens_wait() -> None:
         },
         score_batches=[router_pb2.ScoreBatch(batch_id=1)],
     )
-    out.visit.closed_sequence_ids.append(7)
+    out.visits[1] = model_pb2.VisitRequest(closed_sequence_ids=[7])
     going, waiting = out.split(clients_wait=True)
     assert set(going.clients) == {2}
     assert set(waiting.clients) == {1}
     assert going.score_batches
-    assert going.has_visits
+    assert going.visits
     assert not waiting.score_batches
-    assert not waiting.has_visits
+    assert not waiting.visits
 
 
 def test_nothing_waits_when_there_is_time() -> None:

@@ -303,6 +303,32 @@ class LocalRegion(_message.Message):
 Global___LocalRegion: _TypeAlias = LocalRegion  # noqa: Y015
 
 @_typing.final
+class Registered(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REGION_ID_FIELD_NUMBER: _builtins.int
+    TRANSPORT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    region_id: _builtins.int
+    transport: Global___Transport.ValueType
+    """What the peer can use; TRANSPORT_INLINE where the region is out of its reach."""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        region_id: _builtins.int = ...,
+        transport: Global___Transport.ValueType = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "region_id", b"region_id", "transport", b"transport"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Registered: _TypeAlias = Registered  # noqa: Y015
+
+@_typing.final
 class RegionSlice(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -513,37 +539,69 @@ class TokenLogprobs(_message.Message):
 Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
 
 @_typing.final
+class Numbers(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        values: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Numbers: _TypeAlias = Numbers  # noqa: Y015
+
+@_typing.final
 class Routing(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ParametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___Numbers: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___Numbers | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     POLICY_FIELD_NUMBER: _builtins.int
-    THRESHOLD_FIELD_NUMBER: _builtins.int
-    SHARE_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """Name of a policy; empty means the mesh's default."""
-    threshold: _builtins.float
-    """The policy's threshold; absent means its default."""
-    share: _builtins.float
-    """Share of tokens for the policy `random`."""
+    @_builtins.property
+    def parameters(self) -> _containers.MessageMap[_builtins.str, Global___Numbers]:
+        """The policy's parameters by name; those absent have their default. One value each, or one for each tier."""
+
     def __init__(
         self,
         *,
         policy: _builtins.str = ...,
-        threshold: _builtins.float | None = ...,
-        share: _builtins.float | None = ...,
+        parameters: _abc.Mapping[_builtins.str, Global___Numbers] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_share", b"_share", "_threshold", b"_threshold", "share", b"share", "threshold", b"threshold"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_share", b"_share", "_threshold", b"_threshold", "policy", b"policy", "share", b"share", "threshold", b"threshold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__share: _TypeAlias = _typing.Literal["share"]  # noqa: Y015
-    _WhichOneofArgType__share: _TypeAlias = _typing.Literal["_share", b"_share"]  # noqa: Y015
-    _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
-    _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__share) -> _WhichOneofReturnType__share | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__threshold) -> _WhichOneofReturnType__threshold | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Routing: _TypeAlias = Routing  # noqa: Y015
 
@@ -566,9 +624,11 @@ class Usage(_message.Message):
     NUM_AHEAD_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_HAND_OFFS_FIELD_NUMBER: _builtins.int
     NUM_CONFIRMED_HAND_OFFS_FIELD_NUMBER: _builtins.int
+    NUM_DRAFTS_FIELD_NUMBER: _builtins.int
+    NUM_ACCEPTED_DRAFTS_FIELD_NUMBER: _builtins.int
     num_prompt_tokens: _builtins.int
     num_scored_tokens: _builtins.int
-    """Proposals that a router scored, and those that it turned down."""
+    """Proposals that a router scored, and those that were turned down."""
     num_rejected_tokens: _builtins.int
     degraded: _builtins.bool
     """The answer was finished without the larger tier or the router because it was out of reach."""
@@ -582,6 +642,9 @@ class Usage(_message.Message):
     num_hand_offs: _builtins.int
     """Hand-offs, and those whose token was the small model's proposal, so that what was made ahead could stay."""
     num_confirmed_hand_offs: _builtins.int
+    num_drafts: _builtins.int
+    """Drafts that a larger model judged, and those of them that stood."""
+    num_accepted_drafts: _builtins.int
     @_builtins.property
     def num_committed_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Committed tokens by the tier that wrote them."""
@@ -610,10 +673,12 @@ class Usage(_message.Message):
         num_ahead_tokens: _builtins.int = ...,
         num_hand_offs: _builtins.int = ...,
         num_confirmed_hand_offs: _builtins.int = ...,
+        num_drafts: _builtins.int = ...,
+        num_accepted_drafts: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "num_agreed_opinions", b"num_agreed_opinions", "num_ahead_tokens", b"num_ahead_tokens", "num_cached_tokens", b"num_cached_tokens", "num_committed_tokens", b"num_committed_tokens", "num_computed_tokens", b"num_computed_tokens", "num_confirmed_hand_offs", b"num_confirmed_hand_offs", "num_hand_offs", b"num_hand_offs", "num_opinions", b"num_opinions", "num_prompt_tokens", b"num_prompt_tokens", "num_rejected_tokens", b"num_rejected_tokens", "num_scored_tokens", b"num_scored_tokens", "num_unscorable_tokens", b"num_unscorable_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "num_accepted_drafts", b"num_accepted_drafts", "num_agreed_opinions", b"num_agreed_opinions", "num_ahead_tokens", b"num_ahead_tokens", "num_cached_tokens", b"num_cached_tokens", "num_committed_tokens", b"num_committed_tokens", "num_computed_tokens", b"num_computed_tokens", "num_confirmed_hand_offs", b"num_confirmed_hand_offs", "num_drafts", b"num_drafts", "num_hand_offs", b"num_hand_offs", "num_opinions", b"num_opinions", "num_prompt_tokens", b"num_prompt_tokens", "num_rejected_tokens", b"num_rejected_tokens", "num_scored_tokens", b"num_scored_tokens", "num_unscorable_tokens", b"num_unscorable_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

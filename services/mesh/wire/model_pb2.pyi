@@ -117,6 +117,7 @@ class MeshDescription(_message.Message):
     DEFAULT_POLICY_FIELD_NUMBER: _builtins.int
     MODEL_IDS_FIELD_NUMBER: _builtins.int
     NUM_PARAMETERS_FIELD_NUMBER: _builtins.int
+    TIER_NAMES_FIELD_NUMBER: _builtins.int
     NUM_ROUTER_PARAMETERS_FIELD_NUMBER: _builtins.int
     max_context_tokens: _builtins.int
     """Smallest window and smallest KV pool of all tiers."""
@@ -129,9 +130,13 @@ class MeshDescription(_message.Message):
     @_builtins.property
     def policies(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyDescription]: ...
     @_builtins.property
-    def model_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def model_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One for each tier, the small model's first, as are the next two."""
+
     @_builtins.property
     def num_parameters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def tier_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -141,11 +146,12 @@ class MeshDescription(_message.Message):
         default_policy: _builtins.str = ...,
         model_ids: _abc.Iterable[_builtins.str] | None = ...,
         num_parameters: _abc.Iterable[_builtins.int] | None = ...,
+        tier_names: _abc.Iterable[_builtins.str] | None = ...,
         num_router_parameters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_policy", b"default_policy", "eos_token_ids", b"eos_token_ids", "max_context_tokens", b"max_context_tokens", "model_ids", b"model_ids", "num_parameters", b"num_parameters", "num_router_parameters", b"num_router_parameters", "policies", b"policies"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_policy", b"default_policy", "eos_token_ids", b"eos_token_ids", "max_context_tokens", b"max_context_tokens", "model_ids", b"model_ids", "num_parameters", b"num_parameters", "num_router_parameters", b"num_router_parameters", "policies", b"policies", "tier_names", b"tier_names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -157,45 +163,73 @@ class PolicyDescription(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     SUMMARY_FIELD_NUMBER: _builtins.int
-    DEFAULT_THRESHOLD_FIELD_NUMBER: _builtins.int
-    MIN_THRESHOLD_FIELD_NUMBER: _builtins.int
-    MAX_THRESHOLD_FIELD_NUMBER: _builtins.int
-    NEEDS_SHARE_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    SCORER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     summary: _builtins.str
-    default_threshold: _builtins.float
-    min_threshold: _builtins.float
-    max_threshold: _builtins.float
-    needs_share: _builtins.bool
-    """Whether requests must name a share."""
+    scorer: _builtins.str
+    """Scorer of the router service that it needs; empty where it needs none."""
+    @_builtins.property
+    def parameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ParameterDescription]: ...
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         summary: _builtins.str = ...,
-        default_threshold: _builtins.float | None = ...,
-        min_threshold: _builtins.float | None = ...,
-        max_threshold: _builtins.float | None = ...,
-        needs_share: _builtins.bool = ...,
+        parameters: _abc.Iterable[Global___ParameterDescription] | None = ...,
+        scorer: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_default_threshold", b"_default_threshold", "_max_threshold", b"_max_threshold", "_min_threshold", b"_min_threshold", "default_threshold", b"default_threshold", "max_threshold", b"max_threshold", "min_threshold", b"min_threshold"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_threshold", b"_default_threshold", "_max_threshold", b"_max_threshold", "_min_threshold", b"_min_threshold", "default_threshold", b"default_threshold", "max_threshold", b"max_threshold", "min_threshold", b"min_threshold", "name", b"name", "needs_share", b"needs_share", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "parameters", b"parameters", "scorer", b"scorer", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__default_threshold: _TypeAlias = _typing.Literal["default_threshold"]  # noqa: Y015
-    _WhichOneofArgType__default_threshold: _TypeAlias = _typing.Literal["_default_threshold", b"_default_threshold"]  # noqa: Y015
-    _WhichOneofReturnType__max_threshold: _TypeAlias = _typing.Literal["max_threshold"]  # noqa: Y015
-    _WhichOneofArgType__max_threshold: _TypeAlias = _typing.Literal["_max_threshold", b"_max_threshold"]  # noqa: Y015
-    _WhichOneofReturnType__min_threshold: _TypeAlias = _typing.Literal["min_threshold"]  # noqa: Y015
-    _WhichOneofArgType__min_threshold: _TypeAlias = _typing.Literal["_min_threshold", b"_min_threshold"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__default_threshold) -> _WhichOneofReturnType__default_threshold | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_threshold) -> _WhichOneofReturnType__max_threshold | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_threshold) -> _WhichOneofReturnType__min_threshold | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PolicyDescription: _TypeAlias = PolicyDescription  # noqa: Y015
+
+@_typing.final
+class ParameterDescription(_message.Message):
+    """A number that requests may set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    MINIMUM_FIELD_NUMBER: _builtins.int
+    MAXIMUM_FIELD_NUMBER: _builtins.int
+    DEFAULT_VALUES_FIELD_NUMBER: _builtins.int
+    IS_WHOLE_FIELD_NUMBER: _builtins.int
+    PER_TIER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    summary: _builtins.str
+    minimum: _builtins.float
+    """Both belong to the range."""
+    maximum: _builtins.float
+    is_whole: _builtins.bool
+    per_tier: _builtins.bool
+    """Whether it has a value for each tier of the mesh."""
+    @_builtins.property
+    def default_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """One value, or one for each tier; empty where requests must name it."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        summary: _builtins.str = ...,
+        minimum: _builtins.float = ...,
+        maximum: _builtins.float = ...,
+        default_values: _abc.Iterable[_builtins.float] | None = ...,
+        is_whole: _builtins.bool = ...,
+        per_tier: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_values", b"default_values", "is_whole", b"is_whole", "maximum", b"maximum", "minimum", b"minimum", "name", b"name", "per_tier", b"per_tier", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ParameterDescription: _TypeAlias = ParameterDescription  # noqa: Y015
 
 @_typing.final
 class GetVocabularyRequest(_message.Message):
@@ -469,21 +503,27 @@ class VisitRequest(_message.Message):
 
     HAND_OFFS_FIELD_NUMBER: _builtins.int
     CLOSED_SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
+    REGISTER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hand_offs(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandOff]: ...
     @_builtins.property
     def closed_sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Requests that ended at home: free everything. Read after the hand-offs; an ended request never comes back."""
 
+    @_builtins.property
+    def register(self) -> _common_pb2.Region:
+        """Alone in its message: a region through which draft logits may come."""
+
     def __init__(
         self,
         *,
         hand_offs: _abc.Iterable[Global___HandOff] | None = ...,
         closed_sequence_ids: _abc.Iterable[_builtins.int] | None = ...,
+        register: _common_pb2.Region | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["register", b"register"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_sequence_ids", b"closed_sequence_ids", "hand_offs", b"hand_offs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_sequence_ids", b"closed_sequence_ids", "hand_offs", b"hand_offs", "register", b"register"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -500,6 +540,11 @@ class HandOff(_message.Message):
     VISITOR_FIELD_NUMBER: _builtins.int
     VISIT_NUMBER_FIELD_NUMBER: _builtins.int
     NUM_OPINIONS_WANTED_FIELD_NUMBER: _builtins.int
+    UNTIL_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    DRAFT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    JUDGES_FIELD_NUMBER: _builtins.int
+    DRAFT_LOGITS_FIELD_NUMBER: _builtins.int
+    EXTRA_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     prefix_length: _builtins.int
     """How many tokens the tier is taken to know and keep; it drops what it holds beyond. 0 opens the sequence."""
@@ -511,6 +556,8 @@ class HandOff(_message.Message):
     """Counts the visits of the sequence. A later visit replaces one that still goes on."""
     num_opinions_wanted: _builtins.int
     """The last so many unseen tokens are the small model's own: the tier says whether it would have written them."""
+    judges: _builtins.bool
+    """Whether there is anything to judge, be it no draft at all: the visit begins with the policy's judgement."""
     @_builtins.property
     def unseen_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens from prefix_length on, in order."""
@@ -518,6 +565,22 @@ class HandOff(_message.Message):
     @_builtins.property
     def visitor(self) -> Global___VisitorParams:
         """Needed when the visit opens the sequence."""
+
+    @_builtins.property
+    def until_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The visit also ends after any of these tokens."""
+
+    @_builtins.property
+    def draft_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The small model's proposals after the unseen tokens, for the request's policy to judge here."""
+
+    @_builtins.property
+    def draft_logits(self) -> _common_pb2.TensorRef:
+        """float32 [drafts, vocabulary] of the small model, raw, where the policy reads them."""
+
+    @_builtins.property
+    def extra(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Numbers for the policy here."""
 
     def __init__(
         self,
@@ -529,10 +592,15 @@ class HandOff(_message.Message):
         visitor: Global___VisitorParams | None = ...,
         visit_number: _builtins.int = ...,
         num_opinions_wanted: _builtins.int = ...,
+        until_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        draft_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        judges: _builtins.bool = ...,
+        draft_logits: _common_pb2.TensorRef | None = ...,
+        extra: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["visitor", b"visitor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draft_logits", b"draft_logits", "visitor", b"visitor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "num_opinions_wanted", b"num_opinions_wanted", "prefix_length", b"prefix_length", "sequence_id", b"sequence_id", "unseen_token_ids", b"unseen_token_ids", "visit_number", b"visit_number", "visitor", b"visitor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_logits", b"draft_logits", "draft_token_ids", b"draft_token_ids", "extra", b"extra", "judges", b"judges", "max_tokens", b"max_tokens", "num_opinions_wanted", b"num_opinions_wanted", "prefix_length", b"prefix_length", "sequence_id", b"sequence_id", "unseen_token_ids", b"unseen_token_ids", "until_token_ids", b"until_token_ids", "visit_number", b"visit_number", "visitor", b"visitor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -547,14 +615,25 @@ class VisitorParams(_message.Message):
     MAX_LENGTH_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    ROUTING_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_TIERS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     max_length: _builtins.int
     """Tokens to reserve: the longest that the sequence can become."""
     traceparent: _builtins.str
     num_prompt_tokens: _builtins.int
     """Length of the prompt: positions from here on are the answer's."""
+    max_tokens: _builtins.int
+    """Tokens that the answer may have."""
+    num_tiers: _builtins.int
+    """Tiers of the home's mesh."""
     @_builtins.property
     def sampling(self) -> _common_pb2.SamplingParams: ...
+    @_builtins.property
+    def routing(self) -> _common_pb2.Routing:
+        """With all parameters of the policy."""
+
     def __init__(
         self,
         *,
@@ -563,10 +642,13 @@ class VisitorParams(_message.Message):
         max_length: _builtins.int = ...,
         traceparent: _builtins.str = ...,
         num_prompt_tokens: _builtins.int = ...,
+        routing: _common_pb2.Routing | None = ...,
+        max_tokens: _builtins.int = ...,
+        num_tiers: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["routing", b"routing", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_length", b"max_length", "num_prompt_tokens", b"num_prompt_tokens", "request_id", b"request_id", "sampling", b"sampling", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_length", b"max_length", "max_tokens", b"max_tokens", "num_prompt_tokens", b"num_prompt_tokens", "num_tiers", b"num_tiers", "request_id", b"request_id", "routing", b"routing", "sampling", b"sampling", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -589,6 +671,13 @@ class VisitResponse(_message.Message):
     NUM_OPINIONS_FIELD_NUMBER: _builtins.int
     NUM_AGREED_OPINIONS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    NUM_LOGPROBS_FIELD_NUMBER: _builtins.int
+    NUM_ACCEPTED_DRAFTS_FIELD_NUMBER: _builtins.int
+    JUDGED_FIELD_NUMBER: _builtins.int
+    NEXT_TIERS_FIELD_NUMBER: _builtins.int
+    EXTRA_FIELD_NUMBER: _builtins.int
+    NUM_EXTRA_FIELD_NUMBER: _builtins.int
+    REGISTERED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens of one step, cut by parallel arrays as in GenerateResponse."""
@@ -631,7 +720,31 @@ class VisitResponse(_message.Message):
     def num_agreed_opinions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprobs]:
-        """As in GenerateResponse."""
+        """For sequences that asked for log-probabilities, cut by num_logprobs: of the tokens written here."""
+
+    @_builtins.property
+    def num_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def num_accepted_drafts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Parallel to sequence_ids: how many drafts of the visit stand, told once; they come before its tokens."""
+
+    @_builtins.property
+    def judged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """Whether this entry tells of the judgement."""
+
+    @_builtins.property
+    def next_tiers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Who writes next where the visit ended and the policy said so; 0, the small model, where it did not."""
+
+    @_builtins.property
+    def extra(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Numbers for the policy at home, cut by num_extra."""
+
+    @_builtins.property
+    def num_extra(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def registered(self) -> _common_pb2.Registered:
+        """Answer to a registration: what the tier can use."""
 
     def __init__(
         self,
@@ -649,10 +762,17 @@ class VisitResponse(_message.Message):
         num_opinions: _abc.Iterable[_builtins.int] | None = ...,
         num_agreed_opinions: _abc.Iterable[_builtins.int] | None = ...,
         logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
+        num_logprobs: _abc.Iterable[_builtins.int] | None = ...,
+        num_accepted_drafts: _abc.Iterable[_builtins.int] | None = ...,
+        judged: _abc.Iterable[_builtins.bool] | None = ...,
+        next_tiers: _abc.Iterable[_builtins.int] | None = ...,
+        extra: _abc.Iterable[_builtins.float] | None = ...,
+        num_extra: _abc.Iterable[_builtins.int] | None = ...,
+        registered: _common_pb2.Registered | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "registered", b"registered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_sequence_ids", b"admitted_sequence_ids", "errors", b"errors", "load", b"load", "logprobs", b"logprobs", "num_agreed_opinions", b"num_agreed_opinions", "num_cached_tokens", b"num_cached_tokens", "num_computed_tokens", b"num_computed_tokens", "num_opinions", b"num_opinions", "num_tokens", b"num_tokens", "returned", b"returned", "sequence_ids", b"sequence_ids", "token_ids", b"token_ids", "visit_numbers", b"visit_numbers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_sequence_ids", b"admitted_sequence_ids", "errors", b"errors", "extra", b"extra", "judged", b"judged", "load", b"load", "logprobs", b"logprobs", "next_tiers", b"next_tiers", "num_accepted_drafts", b"num_accepted_drafts", "num_agreed_opinions", b"num_agreed_opinions", "num_cached_tokens", b"num_cached_tokens", "num_computed_tokens", b"num_computed_tokens", "num_extra", b"num_extra", "num_logprobs", b"num_logprobs", "num_opinions", b"num_opinions", "num_tokens", b"num_tokens", "registered", b"registered", "returned", b"returned", "sequence_ids", b"sequence_ids", "token_ids", b"token_ids", "visit_numbers", b"visit_numbers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -73,7 +73,7 @@ class ScorerDescription(_message.Message):
     tokenizer_hash: _builtins.str
     hidden_size: _builtins.int
     num_top_logits: _builtins.int
-    """How many of the largest logits it reads."""
+    """How many of the largest logits it reads; perhaps none."""
     threshold: _builtins.float
     num_parameters: _builtins.int
     def __init__(
@@ -173,13 +173,13 @@ class ScoreResponse(_message.Message):
     REGISTERED_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def registered(self) -> Global___Registered: ...
+    def registered(self) -> _common_pb2.Registered: ...
     @_builtins.property
     def scores(self) -> Global___Scores: ...
     def __init__(
         self,
         *,
-        registered: Global___Registered | None = ...,
+        registered: _common_pb2.Registered | None = ...,
         scores: Global___Scores | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "registered", b"registered", "scores", b"scores"]  # noqa: Y015
@@ -193,32 +193,6 @@ class ScoreResponse(_message.Message):
 Global___ScoreResponse: _TypeAlias = ScoreResponse  # noqa: Y015
 
 @_typing.final
-class Registered(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REGION_ID_FIELD_NUMBER: _builtins.int
-    TRANSPORT_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    region_id: _builtins.int
-    transport: _common_pb2.Transport.ValueType
-    """What the router can use; TRANSPORT_INLINE where the region is out of its reach."""
-    reason: _builtins.str
-    def __init__(
-        self,
-        *,
-        region_id: _builtins.int = ...,
-        transport: _common_pb2.Transport.ValueType = ...,
-        reason: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "region_id", b"region_id", "transport", b"transport"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Registered: _TypeAlias = Registered  # noqa: Y015
-
-@_typing.final
 class Scores(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -228,7 +202,7 @@ class Scores(_message.Message):
     batch_id: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Probability that the proposal diverges, one a row, NaN where it cannot be told."""
+        """One a row, in [0, 1]: what it is the probability of is the scorer's business. NaN where it cannot be told."""
 
     @_builtins.property
     def error(self) -> _common_pb2.Error:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import ClassVar
 
-from allroads.policies.policy import HOME, Policy, Proposals, RequestView
+from allroads.policies.policy import ACCEPT, HOME, Policy, Proposals, RequestView, Verdict, Visit, reject
 
 SCHEDULES: dict[str, Callable[[int], bool]] = {
     "all-large": lambda position: True,
@@ -27,20 +27,20 @@ class _Ahead(_Scripted):
     """Decides before the small model proposes."""
 
     def ahead(self, request: RequestView) -> int | None:
-        return 1 if self.is_large(request.position) else HOME
+        return request.large if self.is_large(request.position) else HOME
 
-    def send(self, request: RequestView) -> int:
+    def send(self, request: RequestView, tier: int) -> Visit:
         count = 1
         while count < request.num_left and self.is_large(request.position + count):
             count += 1
-        return count
+        return Visit(count)
 
 
 class _Judged(_Scripted):
     """Decides after it has proposed; visits last one token."""
 
-    def route(self, proposals: Proposals) -> list[int]:
-        return [1 if self.is_large(request.position) else HOME for request in proposals.requests]
+    def route(self, proposals: Proposals) -> list[Verdict]:
+        return [reject(request.large) if self.is_large(request.position) else ACCEPT for request in proposals.requests]
 
 
 def _named(base: type[_Scripted], kind: str, schedule: str) -> type[_Scripted]:
@@ -63,5 +63,5 @@ class Faulty(Policy):
     name = "faulty"
     summary = "raises"
 
-    def route(self, proposals: Proposals) -> list[int]:
+    def route(self, proposals: Proposals) -> list[Verdict]:
         raise RuntimeError("a fault of the plug-in")
