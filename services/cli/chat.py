@@ -24,8 +24,8 @@ def chat(
 ) -> None:
     """Ask a running mesh, and see which model wrote what.
 
-    Answers stream; the LLM's tokens are in another colour, or in [brackets] where NO_COLOR is set. Ctrl-C
-    ends an answer.
+    Answers stream; what the SLM did not write is in another colour for each model, or in [brackets] where
+    NO_COLOR is set. Ctrl-C ends an answer.
     """
     # Late, so that no other command pays for an HTTP client.
     from .chat_client import ChatClient  # noqa: PLC0415

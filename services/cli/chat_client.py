@@ -21,8 +21,8 @@ class Piece:
     """Text that became certain at once. May be that of several tokens."""
 
     text: str
-    by_llm: bool
-    """Whether the LLM wrote any of it."""
+    tier: int
+    """The largest model that wrote any of it; 0 is the SLM."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Totals:
     """What came with the end of an answer."""
 
     finish_reason: str
-    num_slm_tokens: int
-    num_llm_tokens: int
+    num_tokens: dict[str, int]
+    """By the name of the model's tier, the SLM's first."""
     is_degraded: bool
     """Whether the SLM had to go on alone because the LLM or the router was out of reach."""
 
@@ -120,23 +120,22 @@ class _ChunkReader:
     """Reads the chunks of one answer. A token whose text is held back counts for the text that comes later."""
 
     def __init__(self) -> None:
-        self._is_llm_pending = False
+        self._pending_tier = 0
 
     def read(self, chunk: dict[str, Any]) -> Iterator[Piece | Totals]:
         if chunk.get("error"):
             raise Unavailable(str(chunk["error"].get("message", "the server failed")))
         routing = chunk.get("routing") or {}
-        self._is_llm_pending |= any(tier >= 1 for tier in routing.get("tiers") or ())
+        self._pending_tier = max(self._pending_tier, *(routing.get("tiers") or (0,)))
         for choice in chunk.get("choices") or ():
             text = choice.get("delta", {}).get("content")
             if text:
-                yield Piece(text, by_llm=self._is_llm_pending)
-                self._is_llm_pending = False
+                yield Piece(text, self._pending_tier)
+                self._pending_tier = 0
             if choice.get("finish_reason"):
                 yield _totals(choice["finish_reason"], routing)
 
 
 def _totals(finish_reason: str, routing: dict[str, Any]) -> Totals:
-    tokens = routing.get("tokens") or {}
-    num_slm, num_llm = int(tokens.get("slm", 0)), int(tokens.get("llm", 0))
-    return Totals(finish_reason, num_slm, num_llm, is_degraded=bool(routing.get("degraded")))
+    num_tokens = {str(name): int(count) for name, count in (routing.get("tokens") or {}).items()}
+    return Totals(finish_reason, num_tokens, is_degraded=bool(routing.get("degraded")))

@@ -40,7 +40,7 @@ class Generation:
     def __init__(self, plan: Plan, ticket: Ticket, home: HomeClient, metrics: Metrics, text: AnswerText) -> None:
         self.plan = plan
         self.finish_reason: FinishReason | None = None
-        self.tier_counts = [0, 0]
+        self.tier_counts = [0] * len(plan.tier_names)
         """Committed tokens by tier."""
         self.usage: common_pb2.Usage | None = None
         """The home's account; None where the gateway ended the answer itself."""
@@ -105,7 +105,7 @@ class Generation:
             tier_counts=self.tier_counts,
         )
         if self.usage is not None:
-            self._metrics.observe_usage(self.usage)
+            self._metrics.observe_usage(self.usage, self.plan.tier_names)
 
     def _read(self, batch: Batch) -> Piece:
         """Text of a batch. A stop token counts, and is not shown."""
@@ -134,7 +134,7 @@ class Generation:
             if tier >= len(self.tier_counts):
                 self.tier_counts.extend([0] * (tier + 1 - len(self.tier_counts)))
             self.tier_counts[tier] += 1
-        self._metrics.count_tokens(piece.tiers)
+        self._metrics.count_tokens(piece.tiers, self.plan.tier_names)
 
     def _time_left_s(self) -> float:
         return self._arrived_s + self.plan.timeout_s - time.monotonic()

@@ -12,6 +12,7 @@ from ..mesh.status import grpc_status
 from ..mesh.wire import common_pb2, gateway_pb2, gateway_pb2_grpc
 from .gateway import Gateway
 from .generation import Generation, Piece
+from .parameters import read_parameters
 from .request import GenerationParams, Plan
 
 logger = logging.getLogger(__name__)
@@ -108,8 +109,7 @@ def _params(request: gateway_pb2.GenerateTextRequest, timeout_s: float | None) -
         stop_token_ids=tuple(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
         policy=routing.policy,
-        threshold=routing.threshold if routing.HasField("threshold") else None,
-        share=routing.share if routing.HasField("share") else None,
+        parameters=read_parameters({name: list(numbers.values) for name, numbers in routing.parameters.items()}),
         timeout_s=timeout_s,
     )
 

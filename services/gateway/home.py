@@ -17,6 +17,7 @@ from ..mesh.stream import PeerStream
 from ..mesh.wire import common_pb2, model_pb2, model_pb2_grpc
 from .delivery import cut, make_sequence_id
 from .sequence import Ending, Sequence
+from .tiers import MAX_TIERS, are_tier_names
 from .waker import Waker
 
 logger = logging.getLogger(__name__)
@@ -152,11 +153,13 @@ class HomeClient:
         for delivery in cut(response):
             if (sequence := self._sequences.get(delivery.sequence_id)) is None:
                 continue
-            if delivery.is_whole:
+            if not delivery.is_whole:
+                sequence.fail(Internal("the small model's service left log-probabilities out: is it of this version?"))
+            elif max(delivery.tiers, default=0) >= MAX_TIERS:
+                sequence.fail(Internal("the small model's service told of a tier that no mesh has"))
+            else:
                 sequence.deliver(delivery.token_ids, delivery.tiers, delivery.logprobs)
                 self._waker.add(sequence)
-            else:
-                sequence.fail(Internal("the small model's service left log-probabilities out: is it of this version?"))
         for finished in response.finished:
             if (sequence := self._sequences.get(finished.sequence_id)) is not None:
                 sequence.end(Ending(finished.reason == common_pb2.FINISH_REASON_STOP, finished.usage))
@@ -174,6 +177,13 @@ class HomeClient:
             logger.error(
                 "slm serves %r with another tokenizer than the gateway's: not ready; give both the same slm.path",
                 description.model_id,
+            )
+            self.mesh = None
+        elif not are_tier_names(description.mesh.tier_names):
+            logger.error(
+                "slm names its tiers %s, and a mesh has 2 to %d of different names: not ready; is it of this version?",
+                list(description.mesh.tier_names)[: MAX_TIERS + 1],
+                MAX_TIERS,
             )
             self.mesh = None
         else:

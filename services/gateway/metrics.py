@@ -11,7 +11,7 @@ from ..mesh.wire import common_pb2
 from .admission.limiter import Limiter
 from .home import HomeClient
 from .routing_metrics import RoutingMetrics
-from .tiers import TIER_NAMES
+from .tiers import tier_name
 
 _SHORT_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONG_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
@@ -25,7 +25,6 @@ class Metrics:
     def __init__(self, model_name: str, limiter: Limiter, home: HomeClient) -> None:
         registry = self._registry = CollectorRegistry()
         self._tokens = Counter("allroads_tokens", "Committed tokens by tier", ["tier"], registry=registry)
-        self._by_tier = [self._tokens.labels(name) for name in TIER_NAMES]
         self._prompt_tokens = Counter("allroads_prompt_tokens", "Tokens of prompts", registry=registry)
         requests = Counter("allroads_requests", "Requests by how they ended", ["finish_reason"], registry=registry)
         self._requests = {reason: requests.labels(reason) for reason in FINISH_REASONS}
@@ -49,18 +48,15 @@ class Metrics:
         ):
             Gauge(f"allroads_{name}", text, registry=registry).set_function(read)
         self._routing = RoutingMetrics(registry)
+        self._home = home
         Gauge("allroads_info", "What is served", ["version", "model"], registry=registry).labels(
             __version__, model_name
         ).set(1)
 
-    def count_tokens(self, tiers: Sequence[int]) -> None:
-        """Tokens came, written by these tiers."""
-        num_slm = tiers.count(0)
-        if num_slm:
-            self._by_tier[0].inc(num_slm)
-        if num_slm < len(tiers):
-            # Larger tiers beyond the first share its label: their number is not ours to bound.
-            self._by_tier[1].inc(len(tiers) - num_slm)
+    def count_tokens(self, tiers: Sequence[int], names: Sequence[str]) -> None:
+        """Tokens came, written by these tiers of a mesh whose tiers have these names."""
+        for tier in set(tiers):
+            self._tokens.labels(tier_name(names, tier)).inc(tiers.count(tier))
 
     def observe_first_token(self, seconds: float) -> None:
         """The first token came, so long after the request's arrival."""
@@ -83,12 +79,15 @@ class Metrics:
         """A request found no place, not even in line."""
         self._requests[code.value].inc()
 
-    def observe_usage(self, usage: common_pb2.Usage) -> None:
-        """The home's account of a request."""
-        self._routing.observe(usage)
+    def observe_usage(self, usage: common_pb2.Usage, names: Sequence[str]) -> None:
+        """The home's account of a request, in a mesh whose tiers have these names."""
+        self._routing.observe(usage, names)
 
     def render(self) -> bytes:
         """The scrape, in Prometheus' text form."""
+        for name in self._home.mesh.tier_names if self._home.mesh is not None else ():
+            # A tier that has written nothing yet is there with 0: rates begin there.
+            self._tokens.labels(name)
         return generate_latest(self._registry)
 
     def _llm_share(self) -> float:

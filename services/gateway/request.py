@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..mesh.routing import Parameters
 from ..mesh.wire import model_pb2 as pb
 
 
@@ -31,8 +32,8 @@ class GenerationParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     policy: str = ""
-    threshold: float | None = None
-    share: float | None = None
+    parameters: Parameters = field(default_factory=dict)
+    """The policy's, those that the client gave."""
     request_id: str = ""
     """For traces and logs only."""
     timeout_s: float | None = None
@@ -49,6 +50,8 @@ class Plan:
     stop_token_ids: frozenset[int]
     """Every id that ends the answer; its text is not shown."""
     policy: str
+    tier_names: tuple[str, ...]
+    """Of the mesh, the small model's first."""
     timeout_s: float
     """From the request's arrival."""
 

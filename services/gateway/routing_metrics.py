@@ -1,10 +1,12 @@
 """What routing took, by the home's accounts of requests that ended."""
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from ..mesh.wire import common_pb2
 from .divergence import MissedDivergence
-from .tiers import TIER_NAMES
+from .tiers import MAX_TIERS, tier_name
 
 
 class RoutingMetrics:
@@ -26,10 +28,16 @@ class RoutingMetrics:
         self._ahead = Counter(
             "allroads_ahead_tokens", "Proposals made while a larger tier was at work", registry=registry
         )
-        cached = Counter(
+        self._cached = Counter(
             "allroads_cached_prompt_tokens", "Prompt tokens whose KV was there already", ["tier"], registry=registry
         )
-        self._cached_by_tier = [cached.labels(name) for name in TIER_NAMES]
+        drafts = Counter(
+            "allroads_drafts",
+            "Drafts that a larger model judged, and whether they stood",
+            ["accepted"],
+            registry=registry,
+        )
+        self._accepted_drafts, self._refused_drafts = drafts.labels("true"), drafts.labels("false")
         self._missed = MissedDivergence()
         missed_rate = Gauge(
             "allroads_missed_divergence_rate",
@@ -41,8 +49,8 @@ class RoutingMetrics:
         missed_rate.labels("low").set_function(lambda: self._missed.rate().low)
         missed_rate.labels("high").set_function(lambda: self._missed.rate().high)
 
-    def observe(self, usage: common_pb2.Usage) -> None:
-        """A request ended, with this account."""
+    def observe(self, usage: common_pb2.Usage, names: Sequence[str]) -> None:
+        """A request ended, with this account, in a mesh whose tiers have these names."""
         self._scored.inc(usage.num_scored_tokens)
         self._rejected.inc(usage.num_rejected_tokens)
         self._unscorable.inc(usage.num_unscorable_tokens)
@@ -52,6 +60,8 @@ class RoutingMetrics:
         self._confirmed.inc(usage.num_confirmed_hand_offs)
         self._unconfirmed.inc(usage.num_hand_offs - usage.num_confirmed_hand_offs)
         self._ahead.inc(usage.num_ahead_tokens)
-        for tier, num_tokens in enumerate(usage.num_cached_tokens):
-            self._cached_by_tier[min(tier, len(TIER_NAMES) - 1)].inc(num_tokens)
+        self._accepted_drafts.inc(usage.num_accepted_drafts)
+        self._refused_drafts.inc(usage.num_drafts - usage.num_accepted_drafts)
+        for tier, num_tokens in enumerate(usage.num_cached_tokens[:MAX_TIERS]):
+            self._cached.labels(tier_name(names, tier)).inc(num_tokens)
         self._missed.add(usage)

@@ -1,10 +1,10 @@
 """Refuses wrong requests before any model works, with the field at fault in the words of the REST API."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 from ..engine.sampling_params import MAX_BIASES, MAX_LOGPROBS
 from ..errors import AllroadsError, ContextLengthExceeded, InvalidArgument
+from ..mesh.routing import resolve_parameters, routing_to_wire
 from ..mesh.wire import common_pb2, model_pb2
 from .request import GenerationParams, Plan
 
@@ -75,13 +75,14 @@ def make_plan(
         prompt_token_ids=token_ids,
         max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
         sampling=_sampling(params),
-        routing=common_pb2.Routing(policy=params.policy, threshold=params.threshold, share=params.share),
+        routing=routing_to_wire(params.policy, params.parameters),
     )
     return Plan(
         open_request=open_request,
         stop=params.stop,
         stop_token_ids=frozenset(params.stop_token_ids).union(() if params.ignore_eos else mesh.eos_token_ids),
         policy=params.policy or mesh.default_policy,
+        tier_names=tuple(mesh.tier_names),
         timeout_s=request_timeout_s if params.timeout_s is None else min(params.timeout_s, request_timeout_s),
     )
 
@@ -150,14 +151,4 @@ def _check_routing(params: GenerationParams, mesh: model_pb2.MeshDescription) ->
     if name not in policies:
         known = ", ".join(sorted(policies))
         raise InvalidArgument(f"there is no policy {name!r}; there are {known}", field="routing.policy")
-    _check_range("routing.share", params.share, 0.0, 1.0)
-    if params.threshold is None:
-        return
-    policy = policies[name]
-    if not any(policy.HasField(part) for part in ("default_threshold", "min_threshold", "max_threshold")):
-        raise InvalidArgument(f"the policy {name!r} takes no threshold", field="routing.threshold")
-    low = policy.min_threshold if policy.HasField("min_threshold") else -math.inf
-    high = policy.max_threshold if policy.HasField("max_threshold") else math.inf
-    _check_range("routing.threshold", params.threshold, low, high)
-    if math.isinf(params.threshold):
-        raise InvalidArgument("routing.threshold must be finite", field="routing.threshold")
+    resolve_parameters(routing_to_wire(name, params.parameters), policies[name], len(mesh.tier_names))

@@ -86,6 +86,6 @@ def chunk(text: str, *tiers: int) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], "routing": routing}
 
 
-def finish(num_slm: int, num_llm: int, reason: str = "stop", *, is_degraded: bool = False) -> dict[str, Any]:
-    routing = {"policy": "r2r", "tokens": {"slm": num_slm, "llm": num_llm}, "llm_share": 0.5, "degraded": is_degraded}
+def finish(reason: str = "stop", *, is_degraded: bool = False, **tokens: int) -> dict[str, Any]:
+    routing = {"policy": "r2r", "tokens": tokens, "llm_share": 0.5, "degraded": is_degraded}
     return {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "routing": routing}

@@ -1,6 +1,7 @@
 """`allroads chat` as a process, against a scripted REST server."""
 
 import json
+import re
 import signal
 import subprocess
 
@@ -16,7 +17,14 @@ ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]
 def answer(reply: Reply) -> None:
     """`37 + 58 = 95.`, in which the LLM wrote the sum and a token before it."""
     reply.begin()
-    for part in (ROLE, chunk("37 + 58", 0, 0, 0), chunk(" = 9", 0, 1), chunk("5", 1), chunk(".", 0), finish(5, 2)):
+    for part in (
+        ROLE,
+        chunk("37 + 58", 0, 0, 0),
+        chunk(" = 9", 0, 1),
+        chunk("5", 1),
+        chunk(".", 0),
+        finish(slm=5, llm=2),
+    ):
         reply.send(part)
     reply.send("[DONE]")
 
@@ -43,6 +51,29 @@ def test_the_llms_tokens_have_another_colour() -> None:
     assert result.stdout == "37 + 58\x1b[1;35m = 9\x1b[0m\x1b[1;35m5\x1b[0m.\n"
 
 
+def answer_of_three(reply: Reply) -> None:
+    """`a b c d`, written by the small, the middle, the large and the small model."""
+    reply.begin()
+    for part in (ROLE, chunk("a", 0), chunk(" b", 1), chunk(" c", 1, 2), chunk(" d", 0), finish(slm=2, mlm=1, llm=2)):
+        reply.send(part)
+    reply.send("[DONE]")
+
+
+def test_each_larger_model_has_brackets_and_a_share_of_its_own() -> None:
+    with chat_server(answer_of_three) as server:
+        result = run("chat", "--url", server.url, "x", NO_COLOR="1")
+    assert (result.returncode, result.stdout) == (0, "a[ b][ c] d\n")
+    assert result.stderr == "5 tokens: 2 by the SLM, 1 by mlm (20.0%), 2 by the LLM (40.0%)\n"
+
+
+def test_each_larger_model_has_a_colour_of_its_own_which_the_counts_tell() -> None:
+    with chat_server(answer_of_three) as server:
+        result = run("chat", "--url", server.url, "x", FORCE_COLOR="1", TERM="xterm")
+    assert result.stdout == "a\x1b[1;35m b\x1b[0m\x1b[1;36m c\x1b[0m d\n"
+    assert re.search(r"\x1b\[[\d;]*35m1 by mlm\x1b", result.stderr)
+    assert re.search(r"\x1b\[[\d;]*36m2 by the LLM\x1b", result.stderr)
+
+
 def test_a_pipe_gets_the_text_alone() -> None:
     with chat_server(answer) as server:
         result = run("chat", "--url", server.url, "How many?")
@@ -63,7 +94,7 @@ def test_held_back_text_belongs_to_the_token_that_held_it_back() -> None:
     def hold_back(reply: Reply) -> None:
         reply.begin()
         # A character of two tokens: the LLM wrote its first byte, the SLM its last.
-        for part in (chunk("a", 0), chunk("", 1), chunk("é", 0), chunk("b", 0), finish(3, 1, is_degraded=True)):
+        for part in (chunk("a", 0), chunk("", 1), chunk("é", 0), chunk("b", 0), finish(slm=3, llm=1, is_degraded=True)):
             reply.send(part)
         reply.send("[DONE]")
 
@@ -77,7 +108,7 @@ def test_an_answer_cannot_steer_the_terminal() -> None:
     def steer(reply: Reply) -> None:
         reply.begin()
         reply.send(chunk("[red]\x1b[2J\r\tdone\n", 0))
-        reply.send(finish(1, 0, "length"))
+        reply.send(finish("length", slm=1, llm=0))
         reply.send("[DONE]")
 
     with chat_server(steer) as server:

@@ -148,7 +148,7 @@ class _Servicer(model_pb2_grpc.HomeServiceServicer):
         token_ids = token_ids[: request.max_tokens]
         tiers = _repeated(script.tiers or (0,), len(token_ids))
         start = len(request.committed_token_ids)
-        counts = [tiers.count(0), len(tiers) - tiers.count(0)]
+        counts = [tiers.count(tier) for tier in range(len(self._home.mesh.tier_names))]
         for size in cycle(script.groups):
             if script.hold is not None and start >= script.num_before_hold:
                 await script.hold.wait()
@@ -184,9 +184,9 @@ def _finished(
     usage = common_pb2.Usage(
         num_prompt_tokens=len(request.prompt_token_ids),
         num_committed_tokens=counts,
-        num_computed_tokens=[len(request.prompt_token_ids) + sum(counts), counts[1]],
+        num_computed_tokens=[len(request.prompt_token_ids) + sum(counts), *counts[1:]],
         num_scored_tokens=sum(counts),
-        num_rejected_tokens=counts[1],
+        num_rejected_tokens=sum(counts[1:]),
     )
     usage.MergeFrom(more)
     reason = common_pb2.FINISH_REASON_STOP if is_stop else common_pb2.FINISH_REASON_LENGTH

@@ -1,6 +1,7 @@
 import json
+import math
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.doubles.scripted_home import MAX_MESSAGE_BYTES, Script, ScriptedHome
 
 WINDOW = 512
+TIER_NAMES = ("slm", "llm")
 MODEL = "allroads"
 
 
@@ -31,15 +33,41 @@ def tokenizer() -> TextTokenizer:
     return load_tokenizer(embedded_path("llm"))
 
 
-def describe_mesh(eos_token_ids: tuple[int, ...], window: int) -> model_pb2.MeshDescription:
+def describe_mesh(
+    eos_token_ids: tuple[int, ...], window: int, tier_names: Sequence[str] = TIER_NAMES
+) -> model_pb2.MeshDescription:
+    parameter = model_pb2.ParameterDescription
     return model_pb2.MeshDescription(
         max_context_tokens=window,
         eos_token_ids=eos_token_ids,
         default_policy="r2r",
         policies=[
-            model_pb2.PolicyDescription(name="r2r", default_threshold=0.5, min_threshold=0.0, max_threshold=1.0),
+            model_pb2.PolicyDescription(
+                name="r2r",
+                scorer="r2r",
+                parameters=[parameter(name="threshold", minimum=0.0, maximum=1.0, default_values=[0.5])],
+            ),
+            model_pb2.PolicyDescription(name="random", parameters=[parameter(name="share", minimum=0.0, maximum=1.0)]),
+            model_pb2.PolicyDescription(
+                name="speculative",
+                parameters=[
+                    parameter(name="draft_tokens", minimum=1, maximum=16, default_values=[8], is_whole=True),
+                    parameter(name="patience", minimum=0.0, maximum=math.inf, default_values=[1.5]),
+                ],
+            ),
+            model_pb2.PolicyDescription(
+                name="me",
+                parameters=[
+                    parameter(
+                        name="weights", minimum=0.0, maximum=1000.0, default_values=[0.5, 0.3, 0.2], per_tier=True
+                    )
+                ],
+            ),
             model_pb2.PolicyDescription(name="slm"),
         ],
+        tier_names=tier_names,
+        model_ids=[f"{name}-model" for name in tier_names],
+        num_parameters=[10**tier for tier in range(len(tier_names))],
     )
 
 
@@ -111,18 +139,20 @@ async def gateway_over(
     script: Script | Callable[[model_pb2.OpenRequest], Script],
     *,
     home_starts: bool = True,
+    home_fits: bool = True,
     tokenizer_hash: str | None = None,
     path: Path | None = None,
     grace_s: float = 5.0,
     window: int = WINDOW,
+    tier_names: Sequence[str] = TIER_NAMES,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     **options: Any,
 ) -> AsyncIterator[Served]:
-    """A gateway over a home with a script; `options` are the gateway's settings."""
+    """A gateway over a home with a script; `options` are the gateway's settings. One that fits makes it ready."""
     vocabulary = load_vocabulary(embedded_path("llm"))
     home = ScriptedHome(
         tokenizer_hash or vocabulary.hash,
-        describe_mesh(vocabulary.eos_token_ids, window),
+        describe_mesh(vocabulary.eos_token_ids, window, tier_names),
         script if callable(script) else lambda _: script,
     )
     async with AsyncExitStack() as stack:
@@ -144,7 +174,7 @@ async def gateway_over(
         channel = open_channel(f"127.0.0.1:{running.grpc_port}", MAX_MESSAGE_BYTES)
         stack.push_async_callback(channel.close)
         served = Served(home, settings, running, http, gateway_pb2_grpc.GatewayServiceStub(channel), channel)
-        if home_starts and tokenizer_hash is None:
+        if home_starts and home_fits:
             await served.until_ready(True)
         yield served
 

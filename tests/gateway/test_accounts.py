@@ -20,8 +20,16 @@ USAGE = common_pb2.Usage(
     num_ahead_tokens=7,
     num_hand_offs=3,
     num_confirmed_hand_offs=1,
+    num_drafts=8,
+    num_accepted_drafts=5,
 )
-ACCOUNT = {"opinions": {"seen": 20, "agreed": 19}, "hand_offs": 3, "confirmed_hand_offs": 1, "ahead_tokens": 7}
+ACCOUNT = {
+    "opinions": {"seen": 20, "agreed": 19},
+    "drafts": {"judged": 8, "accepted": 5},
+    "hand_offs": 3,
+    "confirmed_hand_offs": 1,
+    "ahead_tokens": 7,
+}
 
 
 def part(block: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +46,7 @@ async def test_a_reply_tells_what_routing_took(serve: Serve, tokenizer: TextToke
     assert chunks[-2]["usage"]["prompt_tokens_details"] == {"cached_tokens": 6}
     two = (await served.complete(prompt=["a", "b"])).json()
     assert two["routing"]["opinions"] == {"seen": 40, "agreed": 38}
+    assert two["routing"]["drafts"] == {"judged": 16, "accepted": 10}
     assert two["choices"][1]["routing"]["hand_offs"] == 3
     assert two["usage"]["prompt_tokens_details"] == {"cached_tokens": 12}
 
@@ -64,6 +73,8 @@ async def test_metrics_add_accounts_up(serve: Serve, tokenizer: TextTokenizer) -
         'allroads_opinions_total{agreed="false"} 5.0',
         'allroads_hand_offs_total{confirmed="true"} 5.0',
         'allroads_hand_offs_total{confirmed="false"} 10.0',
+        'allroads_drafts_total{accepted="true"} 25.0',
+        'allroads_drafts_total{accepted="false"} 15.0',
         "allroads_ahead_tokens_total 35.0",
         'allroads_cached_prompt_tokens_total{tier="slm"} 30.0',
         'allroads_cached_prompt_tokens_total{tier="llm"} 20.0',

@@ -15,6 +15,7 @@ from tests.doubles.scripted_home import Script
 from tests.gateway.conftest import MODEL, WINDOW, Served, gateway_over
 
 USER = [{"role": "user", "content": "x"}]
+NO_NUMBERS: tuple[object, ...] = ("0.5", True, {}, {"a": 1}, [True], ["0.5"], [None], [[0.5]], 10**400, [10**400])
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -87,6 +88,23 @@ async def check_still_serves(served: Served) -> None:
         ({"routing": {"threshold": "0.5"}}, "routing.threshold"),
         ({"routing": {"threshold": 0.5, "policy": "slm"}}, "routing.threshold"),
         ({"routing": {"share": 2}}, "routing.share"),
+        ({"routing": {"policy": "random"}}, "routing.share"),
+        ({"routing": {"policy": 1}}, "routing.policy"),
+        ({"routing": {"report_tokens": 1}}, "routing.report_tokens"),
+        *(({"routing": {"threshold": value}}, "routing.threshold") for value in NO_NUMBERS),
+        ({"routing": {"threshold": [0.1, 0.2]}}, "routing.threshold"),
+        ({"routing": {"threshold": []}}, "routing.threshold"),
+        ({"routing": {"policy": "speculative", "draft_tokens": 6.5}}, "routing.draft_tokens"),
+        ({"routing": {"policy": "speculative", "draft_tokens": 0}}, "routing.draft_tokens"),
+        ({"routing": {"policy": "me"}}, "routing.weights"),
+        ({"routing": {"policy": "me", "weights": 0.5}}, "routing.weights"),
+        ({"routing": {"policy": "me", "weights": [0.5, 0.3, 0.2]}}, "routing.weights"),
+        ({"routing": {"policy": "me", "weights": [0.5, -0.1]}}, "routing.weights"),
+        ({"routing": {"policy": "me", "weights": [0.5] * 65}}, "routing.weights"),
+        ({"routing": {f"p{index}": 1 for index in range(17)}}, "routing"),
+        ({"routing": {"bar": 2}}, "routing.bar"),
+        ({"routing": {"x" * 64: 2}}, f"routing.{'x' * 64}"),
+        *(({"routing": {name: 2}}, "routing") for name in ("", "x" * 65, "\u00e9", "a\ud800", "a b", "a\n")),
         ({"routing": 1}, "routing"),
         ({"n": 2}, "n"),
         ({"n": True}, "n"),
@@ -160,7 +178,7 @@ async def test_null_means_absent_and_what_asks_for_nothing_is_accepted(served: S
     assert (await served.chat(**dict.fromkeys(optional))).status_code == 200
     harmless = {"n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logprobs": False, "tools": [], "foo": 1}
     harmless |= {"top_logprobs": 0, "logit_bias": {}, "repetition_penalty": 1, "min_tokens": 0}
-    nested = {"routing": {"policy": None, "threshold": None, "bar": 2}, "stream_options": {"include_usage": None}}
+    nested = {"routing": {"policy": None, "threshold": None, "bar": None}, "stream_options": {"include_usage": None}}
     assert (await served.chat(**harmless, **nested)).status_code == 200
     for opened in served.home.opens:
         assert opened.sampling.temperature == 1.0
@@ -206,10 +224,35 @@ async def test_a_body_that_is_no_json_object(
     await check_still_serves(served)
 
 
-async def test_a_number_beyond_a_double_is_refused(served: Served) -> None:
-    body = b'{"model":"allroads","prompt":"x","temperature":1e400}'
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        (b'"temperature":1e400', "temperature"),
+        (b'"routing":{"threshold":1e400}', "routing.threshold"),
+        (b'"routing":{"policy":"speculative","patience":[1e400]}', "routing.patience"),
+    ],
+)
+async def test_a_number_beyond_a_double_is_refused(served: Served, fields: bytes, field: str) -> None:
+    body = b'{"model":"allroads","prompt":"x",%s}' % fields
     headers = {"content-type": "application/json"}
-    check_error(await served.http.post("/v1/completions", content=body, headers=headers), 400, "temperature")
+    check_error(await served.http.post("/v1/completions", content=body, headers=headers), 400, field)
+    check_error(
+        await served.http.post("/v1/completions", content=body.replace(b"1e400", b"NaN"), headers=headers), 400, None
+    )
+
+
+async def test_a_refused_parameter_is_told_what_would_be_right(served: Served) -> None:
+    for routing, wanted in (
+        ({"threshold": 1.5}, "a number from 0 to 1, not 1.5"),
+        ({"policy": "speculative", "draft_tokens": 17}, "a whole number from 1 to 16, not 17"),
+        ({"policy": "me", "weights": [1]}, "2 numbers from 0 to 1000, one for each tier, not 1"),
+        ({"policy": "random"}, "random needs share: a number from 0 to 1"),
+        ({"policy": "speculative", "share": 1}, "its parameters: draft_tokens, patience"),
+        ({"policy": "no-such"}, "there are me, r2r, random, slm, speculative"),
+    ):
+        response = await served.chat(routing=routing)
+        assert response.status_code == 400
+        assert wanted in response.json()["error"]["message"]
 
 
 async def test_unknown_models_and_paths(served: Served) -> None:

@@ -4,11 +4,13 @@ import asyncio
 import json
 import logging
 import socket
+from typing import Any
 
 import httpx
 import pytest
 from allroads.errors import NotANumber
 from allroads.gateway.text.tokenizer import TextTokenizer
+from allroads.gateway.tiers import MAX_TIERS
 from allroads.mesh.status import to_wire
 from allroads.mesh.wire import model_pb2
 
@@ -211,11 +213,23 @@ class Listener(logging.Handler):
             self.heard.set()
 
 
-async def test_a_home_with_another_tokenizer_is_refused(serve: Serve, tokenizer: TextTokenizer) -> None:
-    listener = Listener("another tokenizer")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tokenizer_hash": "another"}, "another tokenizer"),
+        *(
+            ({"tier_names": names}, f"a mesh has 2 to {MAX_TIERS} of different names")
+            for names in ((), ("slm",), ("slm", "slm"), ("slm", ""), [f"t{tier}" for tier in range(MAX_TIERS + 1)])
+        ),
+    ],
+)
+async def test_a_home_that_does_not_fit_is_refused(
+    serve: Serve, tokenizer: TextTokenizer, options: dict[str, Any], words: str
+) -> None:
+    listener = Listener(words)
     logging.getLogger("allroads.gateway.home").addHandler(listener)
     try:
-        served = await serve(await held_script(tokenizer), tokenizer_hash="another")
+        served = await serve(await held_script(tokenizer), home_fits=False, **options)
         # That the home was asked is not enough: its answer may still be on its way to the gateway.
         await listener.heard.wait()
         assert (await served.chat()).status_code == 503

@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import pytest
 from allroads.gateway.text.tokenizer import TextTokenizer
+from allroads.mesh.routing import routing_to_wire
 from allroads.mesh.wire import common_pb2, gateway_pb2
 
 from tests.doubles.scripted_home import Script
@@ -58,7 +59,7 @@ async def test_an_answer_equals_that_over_rest(serve: Serve, tokenizer: TextToke
             "temperature",
         ),
         (
-            gateway_pb2.GenerateTextRequest(prompt="x", routing=common_pb2.Routing(threshold=float("nan"))),
+            gateway_pb2.GenerateTextRequest(prompt="x", routing=routing_to_wire("", {"threshold": float("nan")})),
             "INVALID_ARGUMENT",
             "routing.threshold",
         ),

@@ -18,6 +18,7 @@ from .body import read_object
 from .choices import Choices
 from .disconnect import unless_gone
 from .errors import HttpError, error_response, internal_error
+from .model_card import model_card
 from .reply import ChatReply, CompletionReply, Reply
 from .schema import ChatBody, CompletionBody, GenerationBody
 from .stream import EventStream, await_first
@@ -121,14 +122,7 @@ class _Routes:
         return JSONResponse(content)
 
     def _model_card(self) -> dict[str, Any]:
-        mesh = self._gateway.mesh
-        return {
-            "id": self._gateway.settings.model_name,
-            "object": "model",
-            "created": self._started_unix_s,
-            "owned_by": "allroads",
-            "max_model_len": None if mesh is None else mesh.max_context_tokens,
-        }
+        return model_card(self._gateway.settings.model_name, self._started_unix_s, self._gateway.mesh)
 
 
 async def _on_error(_: Request, error: Exception) -> Response:

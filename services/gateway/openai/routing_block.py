@@ -18,10 +18,11 @@ def routing_block(generations: Sequence[Generation]) -> dict[str, Any]:
     counts = [sum(column) for column in zip_longest(*(g.tier_counts for g in generations), fillvalue=0)]
     known = [generation.usage for generation in generations if generation.usage is not None]
     account = _account(known)
+    names = generations[0].plan.tier_names
     num_tokens = sum(counts)
     return {
         "policy": generations[0].plan.policy,
-        "tokens": {tier_name(tier): count for tier, count in enumerate(counts)},
+        "tokens": {tier_name(names, tier): count for tier, count in enumerate(counts)},
         "llm_share": sum(counts[1:]) / num_tokens if num_tokens else 0.0,
         **(account if len(known) == len(generations) else dict.fromkeys(account)),
         "degraded": any(usage.degraded for usage in known),
@@ -53,6 +54,10 @@ def _account(usages: Sequence[common_pb2.Usage]) -> dict[str, Any]:
         "opinions": {
             "seen": sum(usage.num_opinions for usage in usages),
             "agreed": sum(usage.num_agreed_opinions for usage in usages),
+        },
+        "drafts": {
+            "judged": sum(usage.num_drafts for usage in usages),
+            "accepted": sum(usage.num_accepted_drafts for usage in usages),
         },
         "hand_offs": sum(usage.num_hand_offs for usage in usages),
         "confirmed_hand_offs": sum(usage.num_confirmed_hand_offs for usage in usages),

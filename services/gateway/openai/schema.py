@@ -1,4 +1,7 @@
-"""What clients may send, as types. Null means absent, wherever it stands; unknown fields are ignored."""
+"""What clients may send, as types. Null means absent, wherever it stands; unknown fields are ignored.
+
+Those of `routing` are not: they are parameters of the policy.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -8,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from ...engine.sampling_params import MAX_LOGPROBS
 from ...errors import InvalidArgument
 from ..gateway import Prompt
+from ..parameters import read_parameters
 from ..request import GenerationParams
 from ..text.template import Message
 from .logit_bias import parse_logit_bias
@@ -33,11 +37,11 @@ class StreamOptions(_Strict):
 
 
 class RoutingOptions(_Strict):
-    """Our own block: which policy, with what threshold, and whether to tell who wrote each token."""
+    """Our own block: which policy, and whether to tell who wrote each token. All else is the policy's parameters."""
+
+    model_config = ConfigDict(extra="allow")
 
     policy: str = ""
-    threshold: float | None = None
-    share: float | None = None
     report_tokens: bool = False
 
 
@@ -109,8 +113,7 @@ class GenerationBody(_Strict):
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
             policy=self.routing.policy,
-            threshold=self.routing.threshold,
-            share=self.routing.share,
+            parameters=read_parameters(self.routing.model_extra or {}),
             request_id=request_id,
         )
 
