@@ -1,4 +1,6 @@
-"""The slow definition of every policy: transformers, no cache, one token at a time, everything recomputed.
+"""The slow definition of schedules and thresholds: transformers, no cache, one token at a time, everything recomputed.
+
+`policies_oracle` has every policy.
 
 Nothing of our engine is used. Prompts are computed side by side, padded on the right, which a causal
 model cannot see; each row is what it would be alone.
@@ -32,10 +34,10 @@ Decide = Callable[[int, Tensor, Tensor, int], tuple[bool, float]]
 
 
 class Oracle:
-    def __init__(self, directory: Path) -> None:
-        self.slm = AutoModelForCausalLM.from_pretrained(directory / "slm", dtype=torch.float32).eval()
-        self.llm = AutoModelForCausalLM.from_pretrained(directory / "llm", dtype=torch.float32).eval()
-        self.router = load_router(directory / "router", directory / "slm")
+    def __init__(self, directory: Path, *, slm: str = "slm", llm: str = "llm") -> None:
+        self.slm = AutoModelForCausalLM.from_pretrained(directory / slm, dtype=torch.float32).eval()
+        self.llm = AutoModelForCausalLM.from_pretrained(directory / llm, dtype=torch.float32).eval()
+        self.router = load_router(directory / "router", directory / slm)
 
     @torch.inference_mode()
     def answer(
@@ -47,8 +49,8 @@ class Oracle:
             if not open_rows:
                 break
             texts = [prompts[row] + answers[row].token_ids for row in open_rows]
-            small, hidden = _last(self.slm, texts)
-            large, _ = _last(self.llm, texts)
+            small, hidden = last_outputs(self.slm, texts)
+            large, _ = last_outputs(self.llm, texts)
             for index, row in enumerate(list(open_rows)):
                 proposal = int(small[index].argmax())
                 is_large, margin = decide(position, small[index], hidden[index], proposal)
@@ -91,7 +93,7 @@ def scheduled(is_large: Callable[[int], bool]) -> Decide:
     return lambda position, logits, hidden, proposal: (is_large(position), float("inf"))
 
 
-def _last(model: PreTrainedModel, texts: list[list[int]]) -> tuple[Tensor, Tensor]:
+def last_outputs(model: PreTrainedModel, texts: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Logits and post-norm hidden state at the last token of each text."""
     width = max(map(len, texts))
     ids = torch.tensor([text + [0] * (width - len(text)) for text in texts])

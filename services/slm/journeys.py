@@ -94,7 +94,7 @@ class Journeys:
 
     def obey(self, request: Request, verdict: Verdict) -> None:
         """Do what a policy says of the proposal in question."""
-        if not self._is_in_reach(request, verdict.tier):
+        if verdict.tier and not self._is_in_reach(request, verdict.tier):
             return
         request.usage.num_rejected_tokens += not verdict.keeps
         if verdict.is_draft:
@@ -109,12 +109,10 @@ class Journeys:
 
     def go(self, request: Request, tier: int) -> None:
         """Let a tier write next; at home that is for the policy to say, or the small model's turn."""
-        if not self._is_in_reach(request, tier):
-            return
-        if tier:
-            self.hand_off(request, tier)
-        else:
+        if tier == HOME:
             self.proceed(request)
+        elif self._is_in_reach(request, tier):
+            self.hand_off(request, tier)
 
     def hand_off(self, request: Request, tier: int, *, submits: bool = False) -> None:
         """Send a request to a larger tier with the committed tokens which that has not seen, and with its drafts.
@@ -134,7 +132,6 @@ class Journeys:
         if not request.runs_ahead:
             request.drop_suffix(keep=request.num_held if submits else 0)
         request.usage.num_hand_offs += 1
-        self._tensors.release(request)
         draft_logits = self._tensors.pack(request) if submits and request.sends_logits else None
         self.out.hand_off(request, visit, draft_logits=draft_logits)
         self.propose(request)
@@ -143,6 +140,7 @@ class Journeys:
         """Commit the drafts that stand, and drop what was built on others. Whether the answer goes on."""
         num_drafts = request.num_held
         request.is_submitted = False
+        self._tensors.release(request)
         request.usage.num_drafts += num_drafts
         request.usage.num_accepted_drafts += num_accepted
         for _ in range(num_accepted):

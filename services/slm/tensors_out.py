@@ -22,6 +22,7 @@ class TensorsOut:
 
     def pack(self, request: Request) -> pb.TensorRef:
         """The logits of a request's drafts, float32 [drafts, vocabulary], for the tier that it visits."""
+        self.release(request)
         drafts = request.draft_logits()
         logits = torch.stack(drafts) if drafts else torch.empty(0, self._num_tokens)
         number = next(self._numbers)

@@ -16,10 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 HEALTH_NAMES = {
     "slm": "allroads.v1.HomeService",
-    "llm": "allroads.v1.TierService",
     "router": "allroads.v1.RouterService",
     "gateway": "allroads.v1.GatewayService",
 }
+TIER_HEALTH_NAME = "allroads.v1.TierService"
+"""Of all other services: tiers."""
 PLUGIN = Path(__file__).parent / "plugin"
 
 
@@ -60,7 +61,8 @@ class MeshProcesses:
             address = self.address(name)
             async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
                 stub = health_pb2_grpc.HealthStub(channel)
-                watch = stub.Watch(health_pb2.HealthCheckRequest(service=HEALTH_NAMES[name]), wait_for_ready=True)
+                health_name = HEALTH_NAMES.get(name, TIER_HEALTH_NAME)
+                watch = stub.Watch(health_pb2.HealthCheckRequest(service=health_name), wait_for_ready=True)
                 async with asyncio.timeout(90):
                     async for answer in watch:
                         if answer.status == health_pb2.HealthCheckResponse.SERVING:
@@ -70,8 +72,7 @@ class MeshProcesses:
     def address(self, name: str) -> str:
         if name == "gateway":
             return f"127.0.0.1:{self.settings.gateway.grpc_port}"
-        address: str = getattr(self.settings, name).address
-        return address
+        return self.settings.internal[name].address
 
     def kill(self, name: str) -> None:
         self.processes[name].kill()

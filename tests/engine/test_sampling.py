@@ -1,11 +1,12 @@
 """Drawing tokens."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from allroads.engine.features import entropy, top_logits
-from allroads.engine.sampling import SamplingParams, is_sound, sample, uniform
+from allroads.engine.features import entropy, max_probability, top_logits
+from allroads.engine.sampling import SamplingParams, draw, is_sound, probabilities, sample, uniform
 from allroads.errors import InvalidArgument
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,6 +128,44 @@ def test_uniform_is_uniform_and_fixed() -> None:
     assert uniform(5, 7) == uniform(5, 7) != uniform(7, 5)
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=0.5, top_k=3, frequency_penalty=1.0),
+        SamplingParams(top_p=0.7, logit_bias=((3, 4.0),), min_tokens=9, stop_token_ids=frozenset({1})),
+        SamplingParams(min_p=0.1, repetition_penalty=1.5),
+    ],
+)
+def test_probabilities_are_what_is_drawn_by(params: SamplingParams) -> None:
+    row, other = PlainRow(params, answer=[0, 0, 2]), PlainRow(SamplingParams(temperature=2.0))
+    before = LOGITS.clone()
+    told = probabilities(torch.stack([LOGITS, LOGITS.flip(0)]), [row, other])
+    assert torch.equal(before, LOGITS)
+    assert told.dtype == torch.float64
+    assert torch.allclose(told.sum(dim=-1), torch.ones(2, dtype=torch.float64), atol=1e-15)
+    assert torch.allclose(told[1], (LOGITS.flip(0) / 2).softmax(-1).double(), atol=1e-6)
+    wanted = torch.tensor(adjusted(LOGITS.tolist(), row)).div(params.temperature).exp()
+    kept = told[0] > 0
+    assert torch.allclose(told[0], (wanted * kept / (wanted * kept).sum()).double(), atol=1e-6)
+    counts = torch.zeros(5)
+    for seed in range(400):
+        own = PlainRow(replace(params, seed=seed), answer=[0, 0, 2])
+        counts[int(sample(LOGITS[None], [own]))] += 1
+    assert torch.equal(counts > 0, kept)
+    assert torch.allclose(counts.double() / 400, told[0], atol=0.08)
+
+
+def test_draw_takes_the_first_index_that_passes_the_point() -> None:
+    weights = torch.tensor([[0.0, 2.0, 0.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
+    points = [0.0, 0.49, 0.5, 0.74, 0.75, 1 - 2.0**-53]
+    drawn = draw(weights.expand(6, -1), torch.tensor(points, dtype=torch.float64).unsqueeze(1))
+    assert drawn.squeeze(1).tolist() == [1, 1, 3, 3, 4, 4]
+    # Rounding may put the point at the very end: the last with a weight is meant.
+    assert int(draw(weights, torch.ones(1, 1, dtype=torch.float64))) == 4
+    assert int(draw(torch.zeros(1, 3, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))) == 0
+
+
 def test_all_rows_masked_but_one() -> None:
     logits = torch.full((1, 8), NEVER)
     logits[0, 3] = 0.0
@@ -195,6 +234,14 @@ def test_parameters_can_be_keys() -> None:
 def test_entropy_survives_underflow_and_masks() -> None:
     logits = torch.tensor([[0.0, 0.0, NEVER], [1000.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     assert torch.allclose(entropy(logits), torch.tensor([math.log(2), 0.0, math.log(3)]), atol=1e-6)
+
+
+def test_max_probability_is_the_softmaxs() -> None:
+    logits = torch.tensor([[0.0, 0.0, NEVER], [1000.0, 0.0, 0.0], [1.0, 2.0, 3.0], [math.nan, 0.0, 0.0]])
+    told = max_probability(logits)
+    assert torch.allclose(told[:3], torch.tensor([0.5, 1.0, float(logits[2].softmax(-1).max())]), atol=1e-6)
+    assert math.isnan(told[3])
+    assert float(max_probability(logits[2:3].bfloat16())) == pytest.approx(float(told[2]), abs=1e-6)
 
 
 def test_top_logits_are_raw_and_descending() -> None:

@@ -37,6 +37,10 @@ async def _ask_all(client: HomeClient, max_tokens: int = LONG) -> list[Reply]:
     return await client.open(
         *(request(prompt, "r2r", threshold=0.5, max_tokens=max_tokens, ignore_eos=True) for prompt in PROMPTS),
         *(request(prompt, "judged-alternating", max_tokens=max_tokens, ignore_eos=True) for prompt in PROMPTS),
+        request(PROMPTS[0], "lossless", max_tokens=max_tokens, ignore_eos=True),
+        request(PROMPTS[1], "cascade-opt", max_tokens=max_tokens, ignore_eos=True, alpha=0.2),
+        request(PROMPTS[2], "cascade-v2", max_tokens=max_tokens, ignore_eos=True, alpha=0.2, temperature=1, seed=7),
+        request(PROMPTS[1], "r-stitch", max_tokens=max_tokens, ignore_eos=True, threshold=0.3),
         request(PROMPTS[0], "llm", max_tokens=max_tokens, ignore_eos=True),
         request(PROMPTS[0], "slm", max_tokens=max_tokens, ignore_eos=True),
     )

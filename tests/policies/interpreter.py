@@ -1,4 +1,4 @@
-"""Runs a policy on one request by the words of its interface, without a mesh: plain transformers, one step at a time."""
+"""Runs a policy on one request by the words of its interface: plain transformers, no mesh, one step at a time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -101,8 +101,8 @@ class Run:
         written = [] if judgement.token_id is None or self._is_over else [judgement.token_id]
         for token_id in written:
             self._commit(token_id, tier)
-        counts = {"num_drafts": len(drafts), "num_accepted": judgement.num_accepted}
-        assert self.policy.receive(self.view, Return(tier, written, **counts)) == len(written)
+        returned = Return(tier, written, num_drafts=len(drafts), num_accepted=judgement.num_accepted)
+        assert self.policy.receive(self.view, returned) == len(written)
 
     def _visit(self, tier: int) -> None:
         for _ in range(self.policy.send(self.view, tier).max_tokens):

@@ -1,6 +1,7 @@
 """How long drafts are: bounded, by the room that is left, and by how many stood before."""
 
 import math
+from typing import Any
 
 import pytest
 from allroads.policies.bild import Bild
@@ -15,7 +16,7 @@ FIXED = {"draft_tokens": 4, "adaptive": 0}
 ADAPTIVE: list[AdaptiveDrafting] = [Lossless(), Speculative()]
 
 
-def _drafted(policy: Policy, request: RequestView, **numbers: float) -> int:
+def _drafted(policy: Policy, request: RequestView, **numbers: Any) -> int:
     """Drafts that are sent together."""
     request.num_drafts = 0
     while route_one(policy, request, **numbers) == hold(request.large):

@@ -1,6 +1,7 @@
 """R2R, CITER, Co-LLM and the entropy: one number against a threshold, the borders and NaN among them."""
 
 import math
+from typing import Any
 
 import pytest
 from allroads.policies.citer import Citer
@@ -25,7 +26,7 @@ def test_each_side_of_the_threshold(policy: ThresholdRule, below: int, at: int, 
     request = view(policy, num_tiers=3, given={"threshold": 0.5})
     tiers = []
     for number in (0.5 - EPSILON, 0.5, 0.5 + EPSILON):
-        verdict = route_one(policy, request, **{_column(policy): number})
+        verdict = route_one(policy, request, **_number(policy, number))
         assert verdict in (ACCEPT, reject(2))
         tiers.append(int(verdict.tier == 2))
     assert tiers == [below, at, above]
@@ -35,7 +36,7 @@ def test_each_side_of_the_threshold(policy: ThresholdRule, below: int, at: int, 
 def test_nan_goes_to_the_large_model(policy: ThresholdRule) -> None:
     for ends in (policy.never, policy.always, {}):
         request = view(policy, given=dict(ends or {}))
-        assert route_one(policy, request, **{_column(policy): math.nan}) == reject(1)
+        assert route_one(policy, request, **_number(policy, math.nan)) == reject(1)
 
 
 @pytest.mark.parametrize("policy", RULES, ids=lambda policy: policy.name)
@@ -43,8 +44,8 @@ def test_the_ends_are_all_and_nothing_also_where_float32_is_saturated(policy: Th
     assert policy.never is not None
     assert policy.always is not None
     for number in (0.0, 1e-45, 0.3, 1.0 - 2.0**-24, 1.0):
-        assert route_one(policy, view(policy, given=dict(policy.never)), **{_column(policy): number}) == ACCEPT
-        assert route_one(policy, view(policy, given=dict(policy.always)), **{_column(policy): number}) == reject(1)
+        assert route_one(policy, view(policy, given=dict(policy.never)), **_number(policy, number)) == ACCEPT
+        assert route_one(policy, view(policy, given=dict(policy.always)), **_number(policy, number)) == reject(1)
 
 
 def test_each_request_has_its_own_threshold() -> None:
@@ -54,5 +55,5 @@ def test_each_request_has_its_own_threshold() -> None:
     assert verdicts == [reject(1), ACCEPT]
 
 
-def _column(policy: ThresholdRule) -> str:
-    return "entropies" if policy.scorer is None else "scores"
+def _number(policy: ThresholdRule, number: float) -> dict[str, Any]:
+    return {"entropies" if policy.scorer is None else "scores": number}

@@ -1,6 +1,7 @@
 """What the large model says of drafts: exact counts, and each request as if it were alone."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ FAMILY: list[Policy] = [Lossless(), Speculative(), Bild(), *CASCADED]
 by_name = pytest.mark.parametrize("policy", FAMILY, ids=lambda policy: policy.name)
 
 
-def _strict(policy: Policy, **fields: object) -> RequestView:
+def _strict(policy: Policy, **fields: Any) -> RequestView:
     """A request that keeps only what the large model would write."""
     # BiLD at its strictest undoes even a token that is the large model's own, and writes it anew.
     given = {} if isinstance(policy, Bild) else dict(policy.always or {})

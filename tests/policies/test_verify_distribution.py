@@ -7,7 +7,7 @@ drafted, judged, rolled back and drafted again, as the mesh does it, and counted
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -111,7 +111,7 @@ def test_a_token_after_all_drafts_of_a_cascade_is_caught() -> None:
     assert _statistic(answers, _cascade("cascade-chow", 0.3, PLAIN)) > 3 * _limit()
 
 
-def _answers(policy: Drafting, given: dict[str, float], params: SamplingParams) -> Counter[tuple[int, ...]]:
+def _answers(policy: Drafting, given: Mapping[str, float], params: SamplingParams) -> Counter[tuple[int, ...]]:
     """Answers of many seeds."""
     one = view(policy, given=dict(given), is_greedy=False, max_tokens=LENGTH)
     requests = [replace(one, seed=seed, memory={}) for seed in range(NUM_ANSWERS)]
@@ -207,4 +207,4 @@ def _statistic(answers: Counter[tuple[int, ...]], target: Target) -> float:
 def _limit() -> float:
     """The chi-square that 63 degrees of freedom pass once in 10,000 times (Wilson and Hilferty, 1931)."""
     freedom = VOCABULARY**LENGTH - 1
-    return freedom * (1 - 2 / (9 * freedom) + 3.719 * math.sqrt(2 / (9 * freedom))) ** 3
+    return float(freedom * (1 - 2 / (9 * freedom) + 3.719 * math.sqrt(2 / (9 * freedom))) ** 3)

@@ -1,6 +1,6 @@
 """Requests and proposals as policies see them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from ..engine.sampling_reference import PlainRow
 Value = float | Sequence[float]
 
 
-def view(policy: Policy, *, num_tiers: int = 2, given: dict[str, Value] | None = None, **fields: Any) -> RequestView:
+def view(policy: Policy, *, num_tiers: int = 2, given: Mapping[str, Value] | None = None, **fields: Any) -> RequestView:
     """A request with these parameters, and defaults for the others."""
     resolved = resolve_parameters(routing_to_wire(policy.name, given or {}), describe_policy(policy, {}), num_tiers)
     fields.setdefault("max_tokens", 100)
