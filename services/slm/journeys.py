@@ -127,6 +127,7 @@ class Journeys:
         visit = self.ask_policy(request, lambda: _checked(request.policy.send(request.view, tier)))
         if visit is None:
             return
+        self._let_go_above(request, tier)
         request.place = Place.AWAY
         request.runs_ahead = self._max_ahead > 0 and visit.max_tokens == 1 and HOME in request.reach
         if not request.runs_ahead:
@@ -189,7 +190,8 @@ class Journeys:
         request.usage.num_computed_tokens[HOME] = request.sequence.num_positions
         self.engine.close(request.sequence)
         self._tensors.release(request)
-        self.out.close_visitors(request)
+        for tier in request.reach:
+            self.out.close_visitor(request, tier)
         self.table.remove(request)
         if reason is not None:
             self.out.finish(request, reason)
@@ -204,6 +206,16 @@ class Journeys:
             logger.exception("policy %s failed", request.policy.name)
             self.end(request, Internal(f"policy {request.policy.name} failed: {error}"))
             return None
+
+    def _let_go_above(self, request: Request, tier: int) -> None:
+        """Before a tier must find room for a request anew, having lost it: give up what higher tiers hold of it.
+
+        So that, as at the start, who waits for a tier holds only lower ones.
+        """
+        if tier not in request.reserved:
+            for higher in [held for held in request.reserved if held > tier]:
+                self.out.close_visitor(request, higher)
+                request.reserved.discard(higher)
 
     def _is_in_reach(self, request: Request, tier: int) -> bool:
         """Whether the policy may send the request there; else it ends."""

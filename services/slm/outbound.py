@@ -101,11 +101,11 @@ class Outbound:
         for response in self.clients.values():
             response.load.CopyFrom(load)
 
-    def close_visitors(self, request: Request) -> None:
-        """Tell the larger tiers that know a request to forget it."""
-        for tier, known in enumerate(request.known_lengths):
-            if known:
-                self._visit(tier).closed_sequence_ids.append(request.number)
+    def close_visitor(self, request: Request, tier: int) -> None:
+        """Tell a larger tier to forget a request, where it knows it."""
+        if request.known_lengths[tier]:
+            request.known_lengths[tier] = 0
+            self._visit(tier).closed_sequence_ids.append(request.number)
 
     def _visit(self, tier: int) -> model_pb2.VisitRequest:
         return self.visits.setdefault(tier, model_pb2.VisitRequest())

@@ -80,6 +80,7 @@ class Visits:
         """A tier that lost its place is told everything again; any other error ends the request."""
         # Either way the tier has freed what it held.
         request.known_lengths[tier] = 0
+        request.reserved.discard(tier)
         if isinstance(error, OutOfStep) and request.place is Place.AWAY and request.visited == tier:
             self._journeys.hand_off(request, tier, submits=request.is_submitted)
         else:

@@ -232,14 +232,27 @@ async def test_the_middle_dies_and_comes_back(triple: dict[str, Path], tmp_path:
         assert set(mesh.stop().values()) == {0}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_small_pools_hold_nobody_for_ever(triple: dict[str, Path], tmp_path: Path) -> None:
-    """Each tier has room for two requests at once; all of twelve that need all tiers end."""
-    settings = _settings(triple).with_internal({name: {"num_kv_tokens": 128} for name in ("slm", "mid", "llm")})
+    """Each tier has room for two requests at once; all of twelve that need all tiers end, also when one is lost."""
+    settings = _settings(triple, peer_timeout_s=60.0).with_internal(
+        {name: {"num_kv_tokens": 128} for name in ("slm", "mid", "llm")}
+    )
     async with _started(settings, tmp_path) as mesh, HomeClient(mesh.settings.slm.address) as client:
         weights = ([1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 0, 1])
         replies = await client.answer(
             *(request([9] * 10, "me", max_tokens=40, seed=seed, weights=weights[seed % 4]) for seed in range(12))
         )
+        assert all(reply.finished is not None for reply in replies)
+        replies = await client.open(
+            *(request([9] * 10, "me", max_tokens=40, seed=seed, weights=weights[seed % 4]) for seed in range(12))
+        )
+        while len(replies[0].token_ids) < 5:
+            replies[0].progress.clear()
+            await asyncio.wait_for(replies[0].progress.wait(), 60)
+        mesh.kill("mid")
+        mesh.start("mid")
+        for reply in replies:
+            await asyncio.wait_for(reply.done.wait(), 60)
         assert all(reply.finished is not None for reply in replies)
         assert set(mesh.stop().values()) == {0}

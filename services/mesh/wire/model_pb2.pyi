@@ -508,7 +508,9 @@ class VisitRequest(_message.Message):
     def hand_offs(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandOff]: ...
     @_builtins.property
     def closed_sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Requests that ended at home: free everything. Read after the hand-offs; an ended request never comes back."""
+        """Requests that ended, or give up their place here: free everything. Read after the hand-offs; one that comes back
+        in a later message opens anew.
+        """
 
     @_builtins.property
     def register(self) -> _common_pb2.Region:
