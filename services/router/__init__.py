@@ -1,5 +1,5 @@
-"""The router service: turns batches of features into probabilities that a proposal diverges.
+"""The router service: turns batches of features into scores of the small model's proposals.
 
-R2R's classifier, its checkpoints, the scorer over them, and a gRPC server. Knows nothing of requests or
-thresholds in force: those belong to the policies.
+Scorers (R2R's classifier, CITER's network, Co-LLM's head), their checkpoints, and a gRPC server. Knows nothing
+of requests or thresholds in force: those belong to the policies.
 """

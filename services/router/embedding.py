@@ -1,4 +1,4 @@
-"""The small model's input embedding, the one tensor of it that a router needs."""
+"""What a scorer needs of the small model's files: its input embedding, and how wide its hidden states are."""
 
 import hashlib
 from pathlib import Path
@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..vocabulary import read_json
 from ..weight_headers import input_embedding, stored_tensors
 
 
@@ -31,3 +32,16 @@ def load_embedding(directory: Path) -> Tensor:
 def embedding_hash(embedding: Tensor) -> str:
     """SHA-256 of an embedding's bytes (hex)."""
     return hashlib.sha256(embedding.contiguous().reshape(-1).view(torch.uint8).numpy().data).hexdigest()
+
+
+def hidden_size_of(directory: Path) -> int:
+    """Width of the model's hidden states.
+
+    Raises:
+        CheckpointError: its config.json is missing or damaged, or does not tell.
+    """
+    config = read_json(directory / "config.json")
+    size = config.get("text_config", config).get("hidden_size")
+    if not isinstance(size, int):
+        raise CheckpointError(f"the config.json in {directory} has no hidden_size")
+    return size

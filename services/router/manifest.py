@@ -1,23 +1,23 @@
-"""What a router of ours was made for, from what, and how well it does: `manifest.json` beside its weights."""
+"""What a scorer of ours was made for, from what, and how well it does: `manifest.json` beside its weights."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import CheckpointError
 from ..model_identity import ModelIdentity
-from .classifier import ClassifierArguments, ModelType
 
-FEATURES = ("top_logits", "hidden_states", "token_ids")
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """Base of all that a manifest holds."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
 
-class MadeFor(_Part):
+class MadeFor(Part):
     """One model of the pair."""
 
     model_id: str
@@ -40,30 +40,23 @@ class MadeForSlm(MadeFor):
     """Of the input embedding as it lies in the file: another training of the same shape is another model."""
 
 
-class SplitData(_Part):
-    """One of the splits that the labels were parted into, by problem."""
+class UnnamedModel(Part):
+    """A model that a scorer does not name. Its id is that of none, and is compared with none."""
 
-    num_problems: int
-    num_tokens: int
-    num_identical: int
-    num_neutral: int
-    num_divergent: int
+    model_id: Literal[""] = ""
 
 
-class DataDescription(_Part):
-    """The labels."""
+class DataOrigin(Part):
+    """Where the tokens that it learned from came from."""
 
     source: str
     problem_seed: int
     split_seed: int
     labels_sha256: Sha256
-    train: SplitData
-    validation: SplitData
-    test: SplitData
 
 
-class TrainingDescription(_Part):
-    """How the weights were fitted to the labels."""
+class TrainingDescription(Part):
+    """How the weights were fitted."""
 
     optimizer: str
     rate: float
@@ -74,8 +67,8 @@ class TrainingDescription(_Part):
     seed: int
 
 
-class Quality(_Part):
-    """How the divergent class is told apart at the threshold, on one split."""
+class Quality(Part):
+    """How the rare class, the tokens for the large model, is told apart at the threshold, on one split."""
 
     num_tokens: int
     num_positives: int
@@ -90,60 +83,46 @@ class Quality(_Part):
     """Equals the base rate where probabilities are calibrated."""
 
 
-class RouterManifest(_Part):
-    """Everything but the weights."""
+class ScorerManifest(Part):
+    """Everything but the weights, as far as all scorers have it. Subclasses say of which kind they are."""
 
-    format: Literal["allroads-router"] = "allroads-router"
+    reads: ClassVar[tuple[str, ...]]
+    """Features of a proposal that this kind of scorer is given."""
+
+    format: str
     version: Literal[1] = 1
-    name: Annotated[str, Field(min_length=1, max_length=100)] = "r2r"
-    model_type: ModelType = "HiddenStatesTokenLMHeadLogitsClassifier"
-    init_args: ClassifierArguments
-    features: tuple[str, ...] = FEATURES
+    name: str
+    features: tuple[str, ...]
     feature_dtype: Literal["float32"] = "float32"
     slm: MadeForSlm
     llm: MadeFor
     weights_sha256: Sha256
     threshold: Share
-    """At or above it a proposal goes to the large model: 0 sends all, 1 next to none."""
+    """For requests that name none; the policy of the same name says what lies on which side of it."""
     threshold_rule: str
-    data: DataDescription
     training: TrainingDescription
     validation: Quality
     test: Quality
 
 
-class UnnamedModel(_Part):
-    """A model that a router does not name. Its id is that of none, and is compared with none."""
-
-    model_id: Literal[""] = ""
+_Manifest = TypeVar("_Manifest", bound=ScorerManifest)
 
 
-class AssumedManifest(_Part):
-    """Stands in for the manifest of a published router, whose file tells little and pins nothing."""
-
-    name: Literal["r2r"] = "r2r"
-    init_args: ClassifierArguments
-    slm: MadeFor
-    """The one that it is served with."""
-    llm: UnnamedModel = UnnamedModel()
-    threshold: Share
-    test: None = None
-    """How well it does is not told."""
-
-
-def parse_manifest(text: str, where: str) -> RouterManifest:
+def parse_manifest(text: str, where: str, kind: type[_Manifest]) -> _Manifest:
     """Read a manifest.
 
     Raises:
-        CheckpointError: it is damaged, of another format, or asks for features that we do not send; the
+        CheckpointError: it is damaged, of another kind, or asks for features that we do not send; the
             message names the key.
     """
     try:
-        manifest = RouterManifest.model_validate_json(text)
+        manifest = kind.model_validate_json(text)
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"]) or "the file"
-        raise CheckpointError(f"{where} is damaged: {key}: {problem['msg']}", field=key) from error
-    if manifest.features != FEATURES:
-        raise CheckpointError(f"{where}: features must be {list(FEATURES)}, not {list(manifest.features)}")
+        raise CheckpointError(f"{where} is damaged or of another kind: {key}: {problem['msg']}", field=key) from error
+    if manifest.features != kind.reads:
+        raise CheckpointError(
+            f"{where}: features must be {list(kind.reads)}, not {list(manifest.features)}", field="features"
+        )
     return manifest

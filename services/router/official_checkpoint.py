@@ -8,11 +8,13 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..model_identity import identify_model
 from ..policies.r2r import R2R
-from ..vocabulary import read_json
-from .embedding import load_embedding
-from .loaded_router import LoadedRouter, fill_classifier
-from .manifest import AssumedManifest, MadeFor
+from .checkpoint_files import fill_module
+from .classifier import HiddenStatesTokenLMHeadLogitsClassifier
+from .embedding import hidden_size_of, load_embedding
+from .loaded_router import LoadedRouter
+from .manifest import MadeFor
 from .official_file import OfficialFile, read_official
+from .router_manifest import AssumedManifest
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +35,9 @@ def load_official(path: Path, slm_directory: Path) -> LoadedRouter:
     identity = identify_model(slm_directory)
     embedding = load_embedding(slm_directory)
     _require_fit(official, embedding, slm_directory)
-    classifier = fill_classifier(official.arguments, embedding.shape[1], official.state, path)
+    classifier = fill_module(
+        lambda: HiddenStatesTokenLMHeadLogitsClassifier(official.arguments, embedding.shape[1]), official.state, path
+    )
     logger.warning(
         "%s is a published checkpoint, which does not tell what it was made for: its sizes fit %s, but neither the "
         "small model's weights and tokenizer nor the large model could be compared; see that they are the right ones",
@@ -54,10 +58,8 @@ def load_official(path: Path, slm_directory: Path) -> LoadedRouter:
 
 def _require_fit(official: OfficialFile, embedding: Tensor, slm_directory: Path) -> None:
     arguments = official.arguments
-    config = read_json(slm_directory / "config.json")
-    hidden_size = config.get("text_config", config)["hidden_size"]
     for what, its, right in (
-        ("init_args.hidden_states_size", arguments.hidden_states_size, hidden_size),
+        ("init_args.hidden_states_size", arguments.hidden_states_size, hidden_size_of(slm_directory)),
         (f"the embedding size by {_INPUT}", _embedding_size(official), embedding.shape[1]),
         ("the shape of token_embeddings.weight", official.embedding_shape, tuple(embedding.shape)),
     ):
@@ -85,9 +87,12 @@ def _embedding_size(official: OfficialFile) -> int | None:
 def _threshold(official: OfficialFile) -> float:
     if official.threshold is not None:
         return official.threshold
+    (default,) = (p.default for p in R2R.parameters if p.name == "threshold")
+    if not isinstance(default, float):
+        raise TypeError("the policy's threshold has no default")
     logger.warning(
         "%s holds no threshold (common_args.threshold is None): requests that name none get %g, the policy's own",
         official.path,
-        R2R.threshold.default,
+        default,
     )
-    return R2R.threshold.default
+    return default

@@ -16,8 +16,8 @@ from ..mesh.stream import Outbox, serve_stream
 from ..mesh.tensor_receiver import TensorReceiver
 from ..mesh.wire import router_pb2 as pb
 from ..mesh.wire import router_pb2_grpc
-from .checkpoint import load_router
 from .scorer import Scorer
+from .scorers import load_scorers
 from .worker import Job, ScoringWorker
 
 logger = logging.getLogger(__name__)
@@ -114,56 +114,36 @@ def _failed(batch_id: int, error: AllroadsError) -> pb.ScoreResponse:
 
 
 def _describe(name: str, scorer: Scorer) -> pb.ScorerDescription:
-    manifest = scorer.manifest
+    facts = scorer.facts
     return pb.ScorerDescription(
         name=name,
-        slm_id=manifest.slm.model_id,
-        llm_id=manifest.llm.model_id,
-        tokenizer_hash=manifest.slm.tokenizer_hash,
-        hidden_size=manifest.init_args.hidden_states_size,
-        num_top_logits=manifest.init_args.logits_size,
-        threshold=manifest.threshold,
-        num_parameters=scorer.num_parameters,
+        slm_id=facts.slm.model_id,
+        llm_id=facts.llm.model_id,
+        tokenizer_hash=facts.slm.tokenizer_hash,
+        hidden_size=facts.hidden_size,
+        num_top_logits=facts.num_top_logits,
+        threshold=facts.threshold,
+        num_parameters=facts.num_parameters,
     )
-
-
-def load_scorer(settings: MeshSettings) -> Scorer:
-    """The scorer that a mesh is configured for.
-
-    Raises:
-        CheckpointError: the checkpoint is missing, damaged, or made for another small model.
-    """
-    router = load_router(settings.router.path, settings.slm.path)
-    scorer = Scorer(router, settings.router.device)
-    logger.info(
-        "router %s: %d parameters, threshold %.4f, made for %s and %s",
-        router.manifest.name,
-        scorer.num_parameters,
-        router.manifest.threshold,
-        router.manifest.slm.model_id,
-        router.manifest.llm.model_id or "a large model that it does not name",
-    )
-    return scorer
 
 
 async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set.
 
     Raises:
-        CheckpointError: the router cannot be loaded, or was made for another small model.
+        CheckpointError: a scorer cannot be loaded, or was made for another small model.
         StartupError: the address is in use or cannot be bound.
     """
     torch.set_num_threads(settings.router.num_threads)
-    scorer = load_scorer(settings)
+    scorers = load_scorers(settings)
     worker = ScoringWorker(settings.router.num_threads)
     server = ServiceServer([SERVICE_NAME], max_message_bytes=settings.max_message_bytes)
-    router_pb2_grpc.add_RouterServiceServicer_to_server(
-        RouterServicer({scorer.manifest.name: scorer}, worker), server.grpc
-    )
+    router_pb2_grpc.add_RouterServiceServicer_to_server(RouterServicer(scorers, worker), server.grpc)
     await server.start(settings.router.address)
     worker.start()
     try:
-        await _warm_up(scorer, worker)
+        for scorer in scorers.values():
+            await _warm_up(scorer, worker)
         await server.set_ready(True)
         logger.info("router ready at %s", settings.router.address)
         await first_of(stop)
@@ -175,12 +155,11 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
 async def _warm_up(scorer: Scorer, worker: ScoringWorker) -> None:
     """Score batches of several sizes through the worker, so that no request pays for first use."""
     loop = asyncio.get_running_loop()
-    arguments = scorer.manifest.init_args
     for rows in _WARM_UP_ROWS:
         answer: asyncio.Future[list[float] | AllroadsError] = loop.create_future()
         features = (
-            torch.zeros(rows, arguments.logits_size),
-            torch.zeros(rows, arguments.hidden_states_size),
+            torch.zeros(rows, scorer.facts.num_top_logits),
+            torch.zeros(rows, scorer.facts.hidden_size),
             torch.zeros(rows, dtype=torch.int64),
         )
         worker.submit(Job(scorer, features, partial(_resolve, loop, answer)))

@@ -3,22 +3,19 @@
 import torch
 from torch import Tensor, nn
 
-from ..router.classifier import HiddenStatesTokenLMHeadLogitsClassifier
 
-
-def calibrate(classifier: HiddenStatesTokenLMHeadLogitsClassifier, logits: Tensor, positives: Tensor) -> None:
-    """Scale and shift the classifier's one logit so that its sigmoid fits held-out frequencies.
+def calibrate(last: nn.Linear, logits: Tensor, positives: Tensor) -> None:
+    """Scale and shift a classifier's one logit so that its sigmoid fits held-out frequencies.
 
     The order of scores stays as it is.
 
     Args:
-        classifier: changed in place.
-        logits: float32 [n], what it gives on held-out rows.
+        last: the layer that gives it, changed in place.
+        logits: float32 [n], what comes of it on held-out rows.
         positives: float32 [n], 0 or 1.
     """
     log_scale, shift = fit_scale(logits, positives)
     scale = log_scale.exp()
-    last = classifier.output
     with torch.no_grad():
         last.weight.mul_(scale)
         last.bias.mul_(scale).add_(shift)

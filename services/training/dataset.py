@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,6 +18,42 @@ from ..router.manifest import MadeFor, MadeForSlm
 TENSORS_FILE, DESCRIPTION_FILE = "labels.safetensors", "labels.json"
 
 
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """One row for each token of each text, problem after problem; subclasses say what is in a row."""
+
+    problem_ids: Tensor
+    """int64 [n], ascending from 0."""
+
+    def __len__(self) -> int:
+        return len(self.problem_ids)
+
+    @property
+    def num_problems(self) -> int:
+        """How many problems there are."""
+        return int(self.problem_ids[-1]) + 1 if len(self) else 0
+
+    def rows(self, chosen: Tensor) -> Self:
+        """The rows of a mask or of indices."""
+        return type(self)(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+
+class RowsDescription(BaseModel):
+    """What the rows were made from; subclasses name their format."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+    format: str
+    version: Literal[1] = 1
+    slm: MadeForSlm
+    llm: MadeFor
+    source: str
+    problem_seed: int
+    num_asked: Annotated[int, Field(ge=0)]
+    """Problems put to the models; perhaps not all of them gave rows."""
+    labels_sha256: str
+
+
 class Kind(IntEnum):
     """What became of the small model's proposal (R2R, arXiv 2505.21600, section 3.1)."""
 
@@ -27,8 +63,8 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LabelSet:
-    """One row for each token of each answer, problem after problem."""
+class LabelSet(TokenRows):
+    """The tokens of the large model's answers, as R2R labels them."""
 
     top_logits: Tensor
     """float32 [n, k], raw, largest first."""
@@ -38,16 +74,6 @@ class LabelSet:
     """int64 [n], the small model's proposals."""
     kinds: Tensor
     """uint8 [n], as `Kind`."""
-    problem_ids: Tensor
-    """int64 [n], ascending from 0."""
-
-    def __len__(self) -> int:
-        return len(self.kinds)
-
-    @property
-    def num_problems(self) -> int:
-        """How many problems were labelled."""
-        return int(self.problem_ids[-1]) + 1 if len(self) else 0
 
     @property
     def divergent(self) -> Tensor:
@@ -58,29 +84,19 @@ class LabelSet:
         """How many tokens are of a kind."""
         return int((self.kinds == kind).sum())
 
-    def rows(self, chosen: Tensor) -> "LabelSet":
-        """The rows of a mask or of indices."""
-        return LabelSet(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
-
-class LabelDescription(BaseModel):
-    """What the labels were made from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+class LabelDescription(RowsDescription):
+    """Of a `LabelSet`; only finished answers are in it."""
 
     format: Literal["allroads-labels"] = "allroads-labels"
-    version: Literal[1] = 1
-    slm: MadeForSlm
-    llm: MadeFor
-    source: str
-    problem_seed: int
-    num_asked: Annotated[int, Field(ge=0)]
-    """Problems put to the large model; only finished answers are labelled."""
-    labels_sha256: str
 
 
-def save_labels(directory: Path, labels: LabelSet, description: LabelDescription) -> LabelDescription:
-    """Write a label set; the description gets the hash of the tensors, and is returned."""
+_Rows = TypeVar("_Rows", bound=TokenRows)
+_Description = TypeVar("_Description", bound=RowsDescription)
+
+
+def save_labels(directory: Path, labels: TokenRows, description: _Description) -> _Description:
+    """Write labelled tokens; the description gets the hash of the tensors, and is returned."""
     directory.mkdir(parents=True, exist_ok=True)
     content = save({field.name: getattr(labels, field.name).contiguous() for field in fields(labels)})
     description = description.model_copy(update={"labels_sha256": hashlib.sha256(content).hexdigest()})
@@ -89,17 +105,17 @@ def save_labels(directory: Path, labels: LabelSet, description: LabelDescription
     return description
 
 
-def load_labels(directory: Path) -> tuple[LabelSet, LabelDescription]:
-    """Read a label set.
+def load_labels(directory: Path, kind: type[_Rows], described: type[_Description]) -> tuple[_Rows, _Description]:
+    """Read labelled tokens of a kind.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or the two do not belong together.
+        CheckpointError: a file is missing, damaged or of another kind, or the two do not belong together.
     """
     try:
         content = (directory / TENSORS_FILE).read_bytes()
-        description = LabelDescription.model_validate_json((directory / DESCRIPTION_FILE).read_text())
+        description = described.model_validate_json((directory / DESCRIPTION_FILE).read_text())
         tensors = load(content)
-        labels = LabelSet(**tensors)
+        labels = kind(**tensors)
     except (OSError, ValueError, ValidationError, SafetensorError, TypeError) as error:
         raise CheckpointError(f"the labels in {directory} are missing or damaged: {error}") from error
     if hashlib.sha256(content).hexdigest() != description.labels_sha256:
@@ -108,16 +124,16 @@ def load_labels(directory: Path) -> tuple[LabelSet, LabelDescription]:
 
 
 @dataclass(frozen=True, slots=True)
-class Splits:
-    """Label sets that share no problem."""
+class Splits(Generic[_Rows]):
+    """Labelled tokens in three parts that share no problem."""
 
-    train: LabelSet
-    validation: LabelSet
-    test: LabelSet
+    train: _Rows
+    validation: _Rows
+    test: _Rows
 
 
-def split_by_problem(labels: LabelSet, seed: int, held_out_share: float = 0.15) -> Splits:
-    """Part a label set by problem: two held-out shares, for validation and for test, and the rest to train on."""
+def split_by_problem(labels: _Rows, seed: int, held_out_share: float = 0.15) -> Splits[_Rows]:
+    """Part labelled tokens by problem: two held-out shares, for validation and for test, and the rest to train on."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(labels.num_problems, generator=generator)
     size = round(held_out_share * labels.num_problems)

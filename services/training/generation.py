@@ -16,6 +16,8 @@ class Prefill:
 
     predictions: Tensor
     """int64 [n], its own next token."""
+    answer_logprobs: Tensor
+    """float32 [n], log-probability of the token that the answer has."""
     top_logits: Tensor
     """float32 [n, k], raw, largest first."""
     hidden_states: Tensor
@@ -59,7 +61,9 @@ def prefill(
             states = hidden[row, begin : begin + len(answers[i])]
             logits = model.get_output_embeddings()(states).float()
             top = logits.topk(num_top_logits, dim=-1)
-            results[i] = Prefill(logits.argmax(dim=-1), top.values, states.float().clone())
+            answer = torch.tensor(answers[i], dtype=torch.int64)
+            logprobs = logits.log_softmax(dim=-1).gather(-1, answer[:, None])[:, 0]
+            results[i] = Prefill(logits.argmax(dim=-1), logprobs, top.values, states.float().clone())
     return [result for result in results if result is not None]
 
 

@@ -67,6 +67,13 @@ def load_pair(models: Path) -> Pair:
     return Pair(slm, llm, PreTrainedTokenizerFast.from_pretrained(models / "slm"))
 
 
+def describe_pair(models: Path) -> tuple[MadeForSlm, MadeFor]:
+    """What a scorer that learns from the pair in `models/slm` and `models/llm` is made for."""
+    slm, llm = identify_model(models / "slm"), identify_model(models / "llm")
+    embedding = load_embedding(models / "slm")
+    return MadeForSlm(**asdict(slm), embedding_sha256=embedding_hash(embedding)), MadeFor(**asdict(llm))
+
+
 def label_questions(
     pair: Pair, questions: Sequence[str], *, num_top_logits: int, judge: Judge = sentences_agree
 ) -> LabelSet:
@@ -139,10 +146,10 @@ def make_labels(models: Path, out: Path, *, num_problems: int, seed: int, num_to
     labels = label_questions(pair, questions, num_top_logits=num_top_logits)
     for kind in Kind:
         logger.info("%s: %.2f %% of %d", kind.name.lower(), 100 * labels.count(kind) / len(labels), len(labels))
-    slm, llm = identify_model(models / "slm"), identify_model(models / "llm")
+    slm, llm = describe_pair(models)
     description = LabelDescription(
-        slm=MadeForSlm(**asdict(slm), embedding_sha256=embedding_hash(load_embedding(models / "slm"))),
-        llm=MadeFor(**asdict(llm)),
+        slm=slm,
+        llm=llm,
         source="allroads.training.problems, split train; answers and continuations by the llm, greedy; exact judge",
         problem_seed=seed,
         num_asked=num_problems,

@@ -21,6 +21,34 @@ def lowest_rate_threshold(probabilities: Tensor, positives: Tensor, recall: floa
     return float(found[needed - 1])
 
 
+def lowest_ceiling(scores: Tensor, positives: Tensor, recall: float) -> float:
+    """Among thresholds t with enough recall of `score < t`, the lowest, where a low score tells of a positive.
+
+    Scores are float32 [n] in [0, 1]; positives are 0 or 1.
+
+    Raises:
+        ValueError: there are no positives.
+    """
+    highest = torch.tensor(-lowest_rate_threshold(-scores, positives, recall))
+    return min(1.0, float(highest.nextafter(torch.tensor(2.0))))
+
+
+def highest_quantile(scores: Tensor, positives: Tensor, recall: float, num_quantiles: int) -> tuple[float, float]:
+    """Among the scores' quantiles t with enough recall of `score > t`, the highest: its share, and t.
+
+    Scores are float32 [n]; positives are 0 or 1. 0 where even the lowest quantile finds too few.
+
+    Raises:
+        ValueError: there are no positives.
+    """
+    wanted = lowest_rate_threshold(scores, positives, recall)
+    shares = torch.linspace(0, 1, num_quantiles + 1, dtype=torch.float64)
+    ordered = scores.sort().values
+    quantiles = ordered[(shares * (len(ordered) - 1)).floor().long()]
+    below = int((quantiles < wanted).sum())
+    return (float(shares[below - 1]), float(quantiles[below - 1])) if below else (0.0, 0.0)
+
+
 def average_precision(probabilities: Tensor, positives: Tensor) -> float:
     """Area under the precision-recall curve, by steps: sum of precision x gain in recall over thresholds.
 
@@ -40,8 +68,12 @@ def average_precision(probabilities: Tensor, positives: Tensor) -> float:
 
 
 def quality_at(threshold: float, probabilities: Tensor, positives: Tensor) -> Quality:
-    """Recall, precision and the rest on one split; both tensors are float32 [n]."""
-    chosen = probabilities >= threshold
+    """Recall, precision and the rest of `p >= threshold` on one split; both tensors are float32 [n]."""
+    return quality_of(probabilities >= threshold, probabilities, positives)
+
+
+def quality_of(chosen: Tensor, probabilities: Tensor, positives: Tensor) -> Quality:
+    """The same of a choice that was made; bool [n], and float32 [n] twice."""
     num_positives, num_chosen = int(positives.sum()), int(chosen.sum())
     num_right = int(positives[chosen].sum())
     return Quality(

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ..router.manifest import Quality, RouterManifest, SplitData
+from ..router.router_manifest import RouterManifest, SplitData
+from .quality_table import quality_table
 
 _CARD = """\
 ---
@@ -27,8 +28,6 @@ Class weights were used in training only; probabilities were calibrated on valid
 
 Threshold **{threshold:.5f}**: {rule}. Of the divergent class, at this threshold:
 
-| split | recall | precision | PR-AUC | tokens to the LLM | divergent tokens | mean probability |
-|---|---|---|---|---|---|---|
 {qualities}
 
 The test split took no part in any choice. The share is that of the LLM's own texts; on other text it shifts, and so
@@ -56,9 +55,7 @@ def write_router_card(directory: Path, num_parameters: int, manifest: RouterMani
         splits="\n".join(_split_row(name, part) for name, part in splits),
         threshold=manifest.threshold,
         rule=manifest.threshold_rule,
-        qualities="\n".join(
-            _quality_row(name, part) for name, part in (("validation", manifest.validation), ("test", manifest.test))
-        ),
+        qualities=quality_table(manifest, "divergent tokens"),
     )
     (directory / "README.md").write_text(text)
 
@@ -67,10 +64,3 @@ def _split_row(name: str, part: SplitData) -> str:
     kinds = (part.num_identical, part.num_neutral, part.num_divergent)
     shares = " | ".join(f"{100 * count / part.num_tokens:.2f} %" for count in kinds)
     return f"| {name} | {part.num_problems:,} | {part.num_tokens:,} | {shares} |"
-
-
-def _quality_row(name: str, quality: Quality) -> str:
-    shares = (quality.recall, quality.precision, quality.pr_auc, quality.positive_rate)
-    rates = (quality.base_rate, quality.mean_probability)
-    cells = [f"{share:.3f}" for share in shares[:3]] + [f"{100 * share:.2f} %" for share in (shares[3], *rates)]
-    return f"| {name} | {' | '.join(cells)} |"

@@ -13,16 +13,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, StartupError
+from ..errors import CheckpointError
 from ..router.checkpoint import save_router
 from ..router.classifier import ClassifierArguments, HiddenStatesTokenLMHeadLogitsClassifier
 from ..router.embedding import embedding_hash, load_embedding
-from ..router.manifest import DataDescription, RouterManifest, SplitData, TrainingDescription
+from ..router.router_manifest import DataDescription, RouterManifest, SplitData
 from .calibration import calibrate
 from .dataset import Kind, LabelDescription, LabelSet, Splits, load_labels, split_by_problem
 from .metrics import lowest_rate_threshold, quality_at
 from .router_card import write_router_card
-from .router_fit import RouterRecipe, fit, logits_of
+from .router_fit import RouterRecipe, fit_router, logits_of
+from .usefulness import require_positives, require_use
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ def train_router(
         StartupError: a split has no divergent token, or the router finds none.
     """
     splits = split_by_problem(labels, recipe.seed)
-    _require_positives(splits)
+    parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    require_positives({name: part.divergent for name, part in parts.items()}, "divergent token")
     torch.manual_seed(recipe.seed)
     arguments = ClassifierArguments(
         hidden_states_size=labels.hidden_states.shape[1],
@@ -61,8 +63,8 @@ def train_router(
         normalize_input=recipe.normalize_input,
     )
     classifier = HiddenStatesTokenLMHeadLogitsClassifier(arguments, embedding.shape[1])
-    fit(classifier, splits, embedding, recipe)
-    calibrate(classifier, logits_of(classifier, splits.validation, embedding), splits.validation.divergent)
+    fit_router(classifier, splits, embedding, recipe)
+    calibrate(classifier.output, logits_of(classifier, splits.validation, embedding), splits.validation.divergent)
     on_validation, on_test = (
         logits_of(classifier, part, embedding).sigmoid() for part in (splits.validation, splits.test)
     )
@@ -75,43 +77,15 @@ def train_router(
         threshold=threshold,
         threshold_rule=f"lowest positive rate with recall >= {recipe.target_recall} on validation",
         data=_data(description, splits, recipe.seed),
-        training=_training(recipe),
+        training=recipe.describe(),
         validation=quality_at(threshold, on_validation, splits.validation.divergent),
         test=quality_at(threshold, on_test, splits.test.divergent),
     )
-    _require_use(manifest)
+    require_use(manifest)
     return TrainedRouter(classifier, manifest)
 
 
-def _require_positives(splits: Splits) -> None:
-    for name, part in (("train", splits.train), ("validation", splits.validation), ("test", splits.test)):
-        if not part.count(Kind.DIVERGENT):
-            raise StartupError(f"no divergent token among the {len(part)} of the {name} split: label more problems")
-
-
-def _require_use(manifest: RouterManifest) -> None:
-    for name, quality in (("validation", manifest.validation), ("test", manifest.test)):
-        if quality.recall == 0 or quality.pr_auc <= quality.base_rate + 1e-9:
-            raise StartupError(
-                f"this router is no better than chance on {name} (recall {quality.recall:.3f}, PR-AUC "
-                f"{quality.pr_auc:.3f} at a base rate of {quality.base_rate:.3f}) and is not written: "
-                "label more problems or train longer"
-            )
-
-
-def _training(recipe: RouterRecipe) -> TrainingDescription:
-    return TrainingDescription(
-        optimizer="AdamW",
-        rate=recipe.rate,
-        weight_decay=recipe.weight_decay,
-        batch_size=recipe.batch_size,
-        max_epochs=recipe.max_epochs,
-        patience=recipe.patience,
-        seed=recipe.seed,
-    )
-
-
-def _data(description: LabelDescription, splits: Splits, seed: int) -> DataDescription:
+def _data(description: LabelDescription, splits: Splits[LabelSet], seed: int) -> DataDescription:
     return DataDescription(
         source=description.source,
         problem_seed=description.problem_seed,
@@ -140,7 +114,7 @@ def make_router(models: Path, labels_directory: Path, out: Path, recipe: RouterR
         CheckpointError: the labels were made with another small model than `models/slm`.
         StartupError: no useful router came of it; nothing is written.
     """
-    labels, description = load_labels(labels_directory)
+    labels, description = load_labels(labels_directory, LabelSet, LabelDescription)
     embedding = load_embedding(models / "slm")
     if embedding_hash(embedding) != description.slm.embedding_sha256:
         raise CheckpointError(f"the labels in {labels_directory} were made with another model than {models / 'slm'}")

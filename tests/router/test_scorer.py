@@ -6,15 +6,15 @@ import pytest
 import torch
 from allroads.errors import InvalidArgument
 from allroads.router.checkpoint import load_router
-from allroads.router.scorer import Scorer
+from allroads.router.r2r_scorer import R2RScorer
 from torch import Tensor
 
 from ..training.small_pair import NUM_TOP_LOGITS, WIDTHS
 
 
 @pytest.fixture
-def scorer(models: Path) -> Scorer:
-    return Scorer(load_router(models / "router", models / "slm"))
+def scorer(models: Path) -> R2RScorer:
+    return R2RScorer(load_router(models / "router", models / "slm"))
 
 
 def batch(rows: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -24,7 +24,7 @@ def batch(rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return top, hidden, torch.randint(0, 472, (rows,), generator=generator)
 
 
-def test_scores_are_probabilities_of_the_proposed_token(scorer: Scorer, models: Path) -> None:
+def test_scores_are_probabilities_of_the_proposed_token(scorer: R2RScorer, models: Path) -> None:
     router = load_router(models / "router", models / "slm")
     top, hidden, tokens = batch(5)
     wanted = router.classifier(hidden, router.embedding[tokens], top).sigmoid()
@@ -36,7 +36,7 @@ def test_scores_are_probabilities_of_the_proposed_token(scorer: Scorer, models: 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("part", [0, 1])
-def test_a_bad_row_leaves_its_neighbours_alone(scorer: Scorer, poison: float, part: int) -> None:
+def test_a_bad_row_leaves_its_neighbours_alone(scorer: R2RScorer, poison: float, part: int) -> None:
     features = batch(8)
     right = scorer.score(*features)
     features[part][3, :] = poison
@@ -46,13 +46,13 @@ def test_a_bad_row_leaves_its_neighbours_alone(scorer: Scorer, poison: float, pa
     assert scores[3].isnan()
 
 
-def test_an_empty_batch(scorer: Scorer) -> None:
+def test_an_empty_batch(scorer: R2RScorer) -> None:
     features = batch(0)
     scorer.check(*features)
     assert scorer.score(*features).shape == (0,)
 
 
-def test_what_does_not_fit_is_named(scorer: Scorer) -> None:
+def test_what_does_not_fit_is_named(scorer: R2RScorer) -> None:
     top, hidden, tokens = batch(4)
     for features, field in (
         ((top[:, 1:], hidden, tokens), "top_logits"),

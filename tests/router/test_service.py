@@ -1,6 +1,7 @@
 """The router as it is served: a real Unix socket, inline and through shared memory."""
 
 import asyncio
+import itertools
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -20,11 +21,17 @@ from allroads.mesh.tensor_sender import TensorSender
 from allroads.mesh.wire import common_pb2, router_pb2_grpc
 from allroads.mesh.wire import router_pb2 as pb
 from allroads.router.checkpoint import load_router
+from allroads.router.head_checkpoint import load_head
+from allroads.router.head_scorer import HeadScorer
+from allroads.router.r2r_scorer import R2RScorer
 from allroads.router.scorer import Scorer
 from allroads.router.service import SERVICE_NAME, run
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from .test_head_checkpoint import NAMES
+from .test_head_scorer import head_batch
 from .test_scorer import batch
 
 Call = grpc.aio.StreamStreamCall[pb.ScoreRequest, pb.ScoreResponse]
@@ -36,7 +43,11 @@ def settings(models: Path) -> Iterator[MeshSettings]:
     yield MeshSettings(
         slm=HomeSettings(path=models / "slm"),
         llm=TierSettings(path=models / "llm"),
-        router=RouterSettings(path=models / "router", address=f"unix:{directory}/router.sock"),
+        router=RouterSettings(
+            path=models / "router",
+            scorers={name: models / name for name in NAMES},
+            address=f"unix:{directory}/router.sock",
+        ),
         grace_s=1,
     )
     shutil.rmtree(directory)
@@ -90,18 +101,23 @@ def open_stream(channel: grpc.aio.Channel) -> Call:
 async def test_it_tells_what_it_was_made_for(settings: MeshSettings, models: Path) -> None:
     async with served(settings) as channel:
         described = await router_pb2_grpc.RouterServiceStub(channel).DescribeRouter(pb.DescribeRouterRequest())
-    (scorer,) = described.scorers
+    scorer, *others = described.scorers
     manifest = load_router(models / "router", models / "slm").manifest
     assert (scorer.name, scorer.slm_id, scorer.llm_id) == ("r2r", manifest.slm.model_id, manifest.llm.model_id)
     assert scorer.tokenizer_hash == manifest.slm.tokenizer_hash
     assert (scorer.hidden_size, scorer.num_top_logits, scorer.threshold) == (16, 8, 0.5)
+    for other, name in zip(others, NAMES, strict=True):
+        assert (other.name, other.slm_id, other.llm_id) == (name, scorer.slm_id, scorer.llm_id)
+        assert (other.tokenizer_hash, other.hidden_size) == (scorer.tokenizer_hash, 16)
+        assert (other.num_top_logits, other.threshold) == (0, 0.5)
+        assert other.num_parameters > 0
 
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_scores_equal_those_of_the_scorer(settings: MeshSettings, models: Path, shared: bool) -> None:
     if shared and not DIRECTORY.is_dir():
         pytest.skip("no /dev/shm here")
-    scorer = Scorer(load_router(models / "router", models / "slm"))
+    scorer = R2RScorer(load_router(models / "router", models / "slm"))
     sender = TensorSender("router", slot_bytes=16 * 1024, num_slots=2, transports=[SharedMemoryTransport()])
     async with served(settings) as channel:
         call = open_stream(channel)
@@ -123,6 +139,47 @@ async def test_scores_equal_those_of_the_scorer(settings: MeshSettings, models: 
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
     sender.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_each_batch_is_scored_by_the_scorer_that_it_names(
+    settings: MeshSettings, models: Path, shared: bool
+) -> None:
+    if shared and not DIRECTORY.is_dir():
+        pytest.skip("no /dev/shm here")
+    scorers: dict[str, Scorer] = {
+        name: HeadScorer(load_head(name, models / name, models / "slm")) for name in NAMES
+    } | {"r2r": R2RScorer(load_router(models / "router", models / "slm"))}
+    sender = TensorSender("router", slot_bytes=16 * 1024, num_slots=16, transports=[SharedMemoryTransport()])
+    async with served(settings) as channel:
+        call = open_stream(channel)
+        if shared:
+            await call.write(pb.ScoreRequest(register=sender.open()))
+            registered = await call.read()
+            assert isinstance(registered, pb.ScoreResponse)
+            sender.on_registered(registered.registered)
+        asked = {}
+        for batch_id, (rows, name) in enumerate(itertools.product((1, 7, 0, 3), scorers)):
+            features = batch(rows) if name == "r2r" else head_batch(rows)
+            asked[batch_id] = scorers[name].score(*features)
+            message = request(batch_id, features, sender, name)
+            assert message.batch.hidden_states.HasField("slice") == (shared and rows > 0)
+            await call.write(message)
+        for _ in range(len(asked)):
+            scores = await answer_of(call)
+            assert not scores.HasField("error")
+            torch.testing.assert_close(torch.tensor(scores.scores), asked.pop(scores.batch_id))
+        assert not asked
+    sender.close()
+
+
+async def test_logits_that_a_scorer_does_not_read_are_refused(settings: MeshSettings) -> None:
+    async with served(settings) as channel:
+        call = open_stream(channel)
+        await call.write(request(1, batch(2), scorer="citer"))
+        assert (await answer_of(call)).error.field == "top_logits"
+        await call.write(request(2, head_batch(2), scorer="citer"))
+        assert len((await answer_of(call)).scores) == 2
 
 
 async def test_nan_in_one_row_is_nan_there_alone(settings: MeshSettings) -> None:
@@ -174,7 +231,7 @@ async def test_a_registration_that_no_peer_of_ours_would_send_ends_its_stream_on
 
 
 async def test_many_streams_at_once(settings: MeshSettings, models: Path) -> None:
-    scorer = Scorer(load_router(models / "router", models / "slm"))
+    scorer = R2RScorer(load_router(models / "router", models / "slm"))
     async with served(settings) as channel:
 
         async def one(number: int) -> None:
@@ -193,6 +250,31 @@ async def test_a_damaged_router_does_not_start(settings: MeshSettings) -> None:
     (settings.router.path / "router.safetensors").write_bytes(b"no")
     with pytest.raises(CheckpointError, match="damaged"):
         await run(settings, asyncio.Event())
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_damaged_scorer_does_not_start_and_is_named(settings: MeshSettings, name: str) -> None:
+    path = settings.router.scorers[name] / "scorer.safetensors"
+    tensors = load_file(path)
+    key = next(key for key in tensors if key.endswith("weight"))
+    save_file(tensors | {key: tensors[key].half()}, path)
+    with pytest.raises(CheckpointError, match=rf"router\.scorers\.{name}: .*tensor {key} is torch.float16") as caught:
+        await run(settings, asyncio.Event())
+    assert caught.value.field == f"router.scorers.{name}"
+
+
+async def test_a_scorer_under_the_name_of_another_does_not_start(settings: MeshSettings, models: Path) -> None:
+    for name, message in (("citer", "of another kind: format"), ("other", "not known; there are citer, co-llm")):
+        router = settings.router.model_copy(update={"scorers": {name: models / "co-llm"}})
+        with pytest.raises(CheckpointError, match=rf"router\.scorers\.{name}: .*{message}"):
+            await run(settings.model_copy(update={"router": router}), asyncio.Event())
+
+
+async def test_without_further_scorers_there_is_one(settings: MeshSettings) -> None:
+    router = settings.router.model_copy(update={"scorers": {}})
+    async with served(settings.model_copy(update={"router": router})) as channel:
+        described = await router_pb2_grpc.RouterServiceStub(channel).DescribeRouter(pb.DescribeRouterRequest())
+    assert [scorer.name for scorer in described.scorers] == ["r2r"]
 
 
 async def test_an_address_in_use_does_not_start(settings: MeshSettings) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from allroads.errors import AllroadsError, Internal, ResourceExhausted
 from allroads.router.checkpoint import load_router
+from allroads.router.r2r_scorer import R2RScorer
 from allroads.router.scorer import Scorer
 from allroads.router.worker import Job, ScoringWorker
 from torch import Tensor
@@ -85,7 +86,7 @@ def test_a_fault_fails_its_batches_and_not_the_thread() -> None:
 
 
 def test_merging_does_not_change_scores(models: Path) -> None:
-    scorer = Scorer(load_router(models / "router", models / "slm"))
+    scorer = R2RScorer(load_router(models / "router", models / "slm"))
     worker = ScoringWorker(1)
     answers: queue.Queue[Result] = queue.Queue()
     batches = [batch(rows) for rows in (1, 3, 2)]

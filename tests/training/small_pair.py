@@ -9,15 +9,8 @@ from allroads.model_identity import identify_model
 from allroads.router.checkpoint import save_router
 from allroads.router.classifier import ClassifierArguments, HiddenStatesTokenLMHeadLogitsClassifier
 from allroads.router.embedding import embedding_hash, load_embedding
-from allroads.router.manifest import (
-    DataDescription,
-    MadeFor,
-    MadeForSlm,
-    Quality,
-    RouterManifest,
-    SplitData,
-    TrainingDescription,
-)
+from allroads.router.manifest import MadeFor, MadeForSlm, Quality, TrainingDescription
+from allroads.router.router_manifest import DataDescription, RouterManifest, SplitData
 from allroads.training.pretrain import ModelShape, save_model
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 

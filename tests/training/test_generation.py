@@ -54,5 +54,7 @@ def test_prefill_predicts_each_answer_token_from_what_comes_before(
             hidden = model.base_model(ids, use_cache=False).last_hidden_state[0, -1]
             logits = model.get_output_embeddings()(hidden)
             assert seen.predictions[position] == logits.argmax()
+            logprob = logits.log_softmax(-1)[answer[position]]
+            torch.testing.assert_close(seen.answer_logprobs[position], logprob)
             torch.testing.assert_close(seen.top_logits[position], logits.sort(descending=True).values[:4])
             torch.testing.assert_close(seen.hidden_states[position], hidden)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from allroads.errors import CheckpointError
 from allroads.training import labels as labels_module
-from allroads.training.dataset import Kind, load_labels, split_by_problem
+from allroads.training.dataset import Kind, LabelDescription, LabelSet, load_labels, split_by_problem
 from allroads.training.labels import label_questions, make_labels
 from allroads.training.problems import problems
 
@@ -75,7 +75,7 @@ def test_labels_are_repeatable_by_seed(tmp_path: Path, monkeypatch: pytest.Monke
         return make_labels(models, tmp_path / "out", num_problems=4, seed=seed, num_top_logits=4).labels_sha256
 
     first = make(1)
-    labels, description = load_labels(tmp_path / "out")
+    labels, description = load_labels(tmp_path / "out", LabelSet, LabelDescription)
     assert (labels.num_problems, description.num_asked, description.problem_seed) == (4, 4, 1)
     assert make(1) == first
     assert make(2) != first
@@ -94,7 +94,7 @@ def test_a_pickle_in_place_of_labels_is_refused_and_runs_nothing(script: Script,
     (tmp_path / "labels.json").write_text("{}")
     (tmp_path / "labels.safetensors").write_bytes(pickle.dumps(Touch(marker)))
     with pytest.raises(CheckpointError, match="missing or damaged"):
-        load_labels(tmp_path)
+        load_labels(tmp_path, LabelSet, LabelDescription)
     assert not marker.exists()
 
 

@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 from allroads.training.calibration import fit_scale
-from allroads.training.metrics import average_precision, lowest_rate_threshold, quality_at
+from allroads.training.metrics import (
+    average_precision,
+    highest_quantile,
+    lowest_ceiling,
+    lowest_rate_threshold,
+    quality_at,
+)
 from torch import Tensor
 
 SCORES = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
@@ -62,3 +68,30 @@ def test_calibration_takes_a_class_weight_out_again() -> None:
     log_scale, shift = fit_scale(honest / 2 + math.log(20), positives)
     assert log_scale.exp().item() == pytest.approx(2, rel=0.05)
     assert shift.item() == pytest.approx(-2 * math.log(20), rel=0.05)
+
+
+@pytest.mark.parametrize(("recall", "found"), [(0.3, 1), (1 / 3, 1), (0.5, 2), (2 / 3, 2), (1.0, 3)])
+def test_the_lowest_ceiling_with_enough_recall(recall: float, found: int) -> None:
+    suffices = 1 - SCORES
+    ceiling = lowest_ceiling(suffices, POSITIVES, recall)
+    assert int(POSITIVES[suffices < ceiling].sum()) == found
+    below = float(torch.tensor(ceiling).nextafter(torch.tensor(0.0)))
+    assert int(POSITIVES[suffices < below].sum()) == found - 1
+
+
+def test_a_ceiling_is_at_most_one() -> None:
+    ceiling = lowest_ceiling(torch.tensor([1.0, 0.5]), torch.tensor([1.0, 0.0]), 1.0)
+    assert ceiling == 1.0
+
+
+@pytest.mark.parametrize(("recall", "share", "quantile"), [(0.3, 0.8, 0.8), (0.5, 0.4, 0.6), (1.0, 0.2, 0.5)])
+def test_the_highest_quantile_with_enough_recall(recall: float, share: float, quantile: float) -> None:
+    found_share, threshold = highest_quantile(SCORES, POSITIVES, recall, 5)
+    assert found_share == pytest.approx(share)
+    assert threshold == pytest.approx(quantile)
+    chosen = threshold < SCORES
+    assert float(POSITIVES[chosen].sum() / POSITIVES.sum()) >= recall
+
+
+def test_where_no_quantile_finds_enough_all_is_chosen() -> None:
+    assert highest_quantile(SCORES, 1 - POSITIVES, 1.0, 5) == (0.0, 0.0)
