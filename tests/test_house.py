@@ -30,7 +30,8 @@ ALLOWED = {
     "router": _SERVICE,
     "gateway": _SERVICE,
     "training": _SERVICE | {"slm", "llm", "router", "gateway"},
-    "cli": _SERVICE | {"slm", "llm", "router", "gateway", "training"},
+    "conformance": _SERVICE | {"router"},
+    "cli": _SERVICE | {"slm", "llm", "router", "gateway", "training", "conformance"},
 }
 """Which folders a folder may import from, besides itself."""
 

@@ -8,6 +8,7 @@ from .. import __version__
 from ..errors import AllroadsError
 from .chat import chat
 from .console import exit_code, print_error, stdout
+from .policy import policy
 from .serve import serve
 from .show_config import show_config
 from .up import up
@@ -25,6 +26,7 @@ app.command()(up)
 app.command()(serve)
 app.command()(chat)
 app.command("config")(show_config)
+app.add_typer(policy, name="policy")
 
 
 def _print_version(wanted: bool) -> None:
