@@ -15,7 +15,7 @@ from allroads.engine.features import top_logits
 from allroads.engine.sampling import SamplingParams
 from allroads.engine.sequence import Sequence
 from allroads.router.checkpoint import load_router
-from allroads.router.scorer import Scorer
+from allroads.router.r2r_scorer import R2RScorer
 
 _GREEDY = SamplingParams(temperature=0.0)
 
@@ -33,7 +33,7 @@ class OneProcess:
         self._slm = Engine.load(settings.slm)
         self._llm = Engine.load(settings.llm)
         router = load_router(settings.router.path, settings.slm.path)
-        self._scorer = Scorer(router)
+        self._scorer = R2RScorer(router)
         self._num_top_logits = router.manifest.init_args.logits_size
         self._threshold = router.manifest.threshold
         self._eos = frozenset(self._slm.facts.vocabulary.eos_token_ids + self._llm.facts.vocabulary.eos_token_ids)

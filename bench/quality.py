@@ -14,8 +14,9 @@ from typing import Any
 from allroads.config import load_settings
 from allroads.model_identity import identify_model
 from allroads.router.checkpoint import load_router
-from allroads.training.problems import Problem, problems, read_answer
+from allroads.training.problems import Problem, problems
 
+from .answers import account
 from .mesh import Mesh, running_mesh
 from .report import arguments, finish, show
 
@@ -29,8 +30,8 @@ MARGIN = 0.02
 class Parameters:
     """Parameter counts."""
 
-    slm: int
-    llm: int
+    tiers: tuple[int, ...]
+    """Of each model, the small one first."""
     router: int
 
 
@@ -43,23 +44,18 @@ async def measure(mesh: Mesh, sample: list[Problem], routing: dict[str, Any], si
             return await mesh.chat(problem.question, routing, seed=index)
 
     replies = await asyncio.gather(*(ask(index, problem) for index, problem in enumerate(sample)))
-    blocks = [reply["routing"] for reply in replies]
-    slm, llm = (sum(block["tokens"][name] for block in blocks) for name in ("slm", "llm"))
-    computed = [sum(block["computed_tokens"][tier] for block in blocks) for tier in (0, 1)]
-    scored = sum(block["scored_tokens"] for block in blocks)
-    right = sum(
-        read_answer(reply["choices"][0]["message"]["content"]) == problem.answer
-        for reply, problem in zip(replies, sample, strict=True)
-    )
-    count = len(sample)
+    sums = account(replies, sample)
+    written = sum(count * each for count, each in zip(sums.tokens.values(), size.tiers, strict=True))
+    computed = sum(count * each for count, each in zip(sums.computed, size.tiers, strict=True))
+    count = sums.num_answers
     return {
-        "accuracy": right / count,
-        "llm_share": llm / (slm + llm),
+        "accuracy": sums.num_right / count,
+        "llm_share": sums.llm_share,
         "cost": {
-            "published_per_answer": (slm * size.slm + llm * size.llm) / 1e9 / count,
-            "full_per_answer": (computed[0] * size.slm + computed[1] * size.llm + scored * size.router) / 1e9 / count,
+            "published_per_answer": written / 1e9 / count,
+            "full_per_answer": (computed + sums.num_scored * size.router) / 1e9 / count,
         },
-        "tokens_per_answer": (slm + llm) / count,
+        "tokens_per_answer": sums.num_tokens / count,
         "routing": routing,
     }
 
@@ -68,12 +64,12 @@ async def run(num_problems: int, *, quick: bool) -> dict[str, Any]:
     """All policies in one mesh."""
     settings = load_settings()
     size = Parameters(
-        identify_model(settings.slm.path).num_parameters,
-        identify_model(settings.llm.path).num_parameters,
-        sum(p.numel() for p in load_router(settings.router.path, settings.slm.path).classifier.parameters()),
+        tuple(identify_model(tier.path).num_parameters for tier in settings.tiers.values()),
+        load_router(settings.router.path, settings.slm.path).classifier.num_parameters,
     )
     sample = list(islice(problems("test", 0), num_problems))
-    result: dict[str, Any] = {"num_problems": num_problems, "parameters": vars(size)}
+    counts = {**dict(zip(settings.tiers, size.tiers, strict=True)), "router": size.router}
+    result: dict[str, Any] = {"num_problems": num_problems, "parameters": counts}
     async with running_mesh() as mesh:
         for policy in ("slm", "llm", "r2r"):
             result[policy] = await measure(mesh, sample, {"policy": policy}, size)

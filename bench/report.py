@@ -37,19 +37,19 @@ def environment() -> dict[str, Any]:
     }
 
 
-def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table."""
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, width: int = 120) -> None:
+    """Print a table, `width` characters wide at most."""
     table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
-    Console(width=120).print(table)
+    Console(width=width).print(table)
 
 
 def finish(result: dict[str, Any], *, as_json: bool) -> None:
-    """State the environment, and print the result as JSON on the last line where that is wanted."""
-    result = {**result, "environment": environment()}
+    """State the environment, this one unless the result has one, and print JSON on the last line where wanted."""
+    result = {"environment": environment(), **result}
     print(f"machine: {result['environment']}", file=sys.stderr)
     if as_json:
         print(json.dumps(result))
