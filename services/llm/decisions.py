@@ -42,7 +42,7 @@ def route_written(
     for policy, rows in _by_policy(visitors):
         own = [visitors[row] for row in rows]
         for visitor in own:
-            visitor.view.position = visitor.sequence.position
+            visitor.view.position, visitor.view.num_drafts = visitor.sequence.position, 0
         ids = [token_ids[row] for row in rows]
         batch = proposals_of(policy, tier, [v.view for v in own], ids, [readings[row] for row in rows], [])
         verdicts = _ask(policy, "route", partial(policy.route, batch), own, failed)

@@ -244,9 +244,14 @@ class Policy(ABC):
     """Parameters with which the answer is the large model's own; None where there are none."""
 
     @property
+    def judges_drafts(self) -> bool:
+        """Whether it has a `verify` of its own."""
+        return type(self).verify is not Policy.verify
+
+    @property
     def acts_at_tiers(self) -> bool:
         """Whether visited tiers ask it anything, so that it must be installed there, too."""
-        return self.routes_at_tiers or type(self).verify is not Policy.verify
+        return self.routes_at_tiers or self.judges_drafts
 
     def check(self, request: RequestView) -> None:  # noqa: B027 (most have nothing to refuse)
         """Refuse parameters that do not go together; each is in its range already.

@@ -133,14 +133,28 @@ class Judge:
             verdicts = policy.route(batch)
             if len(verdicts) != len(requests):
                 raise Internal(f"route gave {len(verdicts)} verdicts for {len(requests)} proposals")
-            if any(verdict.tier == HOME and (verdict.is_draft or not verdict.keeps) for verdict in verdicts):
-                raise Internal("route gave a proposal back to the small model that had made it")
+            for verdict in verdicts:
+                if reason := _why_not(policy, verdict):
+                    raise Internal(f"route {reason}")
         except Exception as error:  # a plug-in may raise anything; it fails its own requests only
             logger.exception("policy %s failed in route", policy.name)
             for request in requests:
                 self._journeys.end(request, Internal(f"policy {policy.name} failed: {error}"))
             return []
         return verdicts
+
+
+def _why_not(policy: Policy, verdict: Verdict) -> str:
+    """Why a verdict on the small model's proposal cannot be; empty where it can."""
+    if verdict.tier == HOME and (verdict.is_draft or not verdict.keeps):
+        return "gave a proposal back to the small model that had made it"
+    if verdict.waits and not (verdict.is_draft and verdict.keeps):
+        return "waits for more drafts with a proposal that it does not keep as one"
+    return (
+        "made a draft, and the policy has no verify to judge it"
+        if verdict.is_draft and not policy.judges_drafts
+        else ""
+    )
 
 
 def _by_policy(requests: list[Request]) -> Iterable[tuple[Policy, list[Request]]]:

@@ -84,6 +84,8 @@ class Request:
     num_own: int = 0
     """Committed tokens at the end that the small model wrote, since a larger one wrote last."""
     num_visits: int = 0
+    num_vain_visits: int = 0
+    """Visits of late of which nothing was committed."""
     generation: int = 0
     """Counts the roll-backs, so that verdicts on dropped proposals are recognised."""
     suffix: deque[Proposal] = field(default_factory=deque)

@@ -13,6 +13,9 @@ from .journeys import Journeys
 from .judging import Judge
 from .request import Place, Request
 
+_MAX_VAIN_VISITS = 8
+"""Visits in a row of which nothing is committed; a policy that asks for more goes round in circles."""
+
 
 class Visits:
     """Turns a tier's messages into commits and homecomings."""
@@ -66,13 +69,18 @@ class Visits:
         kept = self._journeys.ask_policy(request, lambda: request.policy.receive(request.view, returned))
         if kept is None:
             return
+        length = request.length
         if entry.judged and not self._journeys.take_judgement(request, entry.num_accepted):
             return
         for token_id, own in zip_longest(entry.token_ids[:kept], entry.logprobs[:kept]):
             if not self._journeys.take_back(request, token_id, tier, own):
                 return
         request.known_lengths[tier] = request.length
-        if entry.returned or kept < len(entry.token_ids):
+        request.num_vain_visits = 0 if request.length > length else request.num_vain_visits + entry.returned
+        if request.num_vain_visits > _MAX_VAIN_VISITS:
+            failed = f"nothing came of {request.num_vain_visits} visits in a row"
+            self._journeys.end(request, Internal(f"policy {request.policy.name} failed: {failed}"))
+        elif entry.returned or kept < len(entry.token_ids):
             self._journeys.go(request, entry.next_tier)
             self._judge.settle([request])
 

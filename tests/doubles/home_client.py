@@ -1,7 +1,7 @@
 """A gateway reduced to its stream: opens requests at a home and collects what comes back."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from types import TracebackType
@@ -101,13 +101,15 @@ class HomeClient:
 
 def request(
     prompt: list[int], policy: str, *, max_tokens: int = 32, temperature: float = 0.0, seed: int | None = None,
-    ignore_eos: bool = False, **parameters: float | Sequence[float] | None,
+    ignore_eos: bool = False, given: Mapping[str, float | Sequence[float]] | None = None,
+    **parameters: float | Sequence[float] | None,
 ) -> model_pb2.OpenRequest:  # fmt: skip
     """An open message; `parameters` are the policy's, None for absent ones."""
+    named = {name: value for name, value in {**parameters, **(given or {})}.items() if value is not None}
     return model_pb2.OpenRequest(
         request_id="test",
         prompt_token_ids=prompt,
         max_tokens=max_tokens,
         sampling=pb.SamplingParams(temperature=temperature, seed=seed, ignore_eos=ignore_eos),
-        routing=routing_to_wire(policy, {name: value for name, value in parameters.items() if value is not None}),
+        routing=routing_to_wire(policy, named),
     )

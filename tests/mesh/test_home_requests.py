@@ -94,11 +94,28 @@ async def test_a_number_is_used_once(mesh: MeshProcesses) -> None:
     assert first.error.field == "sequence_id"
 
 
-async def test_a_plug_in_that_raises_fails_its_own_requests_only(mesh: MeshProcesses) -> None:
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("faulty", "a fault of the plug-in"),
+        ("faulty-waiting", "waits for more drafts"),
+        ("faulty-returning", "back to the small model"),
+        ("faulty-straying", "it named tier 7, its reach is [0, 1]"),
+        ("faulty-circling", "nothing came of 9 visits in a row"),
+        ("faulty-visit", "send gave 0 tokens"),
+        ("faulty-reach", "its reach is [] of 2 tiers"),
+        ("faulty-verify", "no verify to judge it"),
+    ],
+)
+async def test_a_plug_in_with_a_fault_fails_its_own_requests_only(
+    policy: str, message: str, mesh: MeshProcesses
+) -> None:
     async with HomeClient(mesh.settings.slm.address) as client:
-        faulty, good = await client.answer(request(PROMPT, "faulty"), request(PROMPT, "judged-alternating"))
+        faulty, good = await client.answer(request(PROMPT, policy), request(PROMPT, "judged-alternating"))
     assert faulty.error is not None
-    assert "faulty" in faulty.error.message
+    assert f"policy {policy} failed" in faulty.error.message
+    assert message in faulty.error.message
+    assert not faulty.token_ids
     assert good.finished is not None
 
 

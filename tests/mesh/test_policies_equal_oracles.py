@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -80,7 +80,9 @@ async def test_mesh_equals_oracle(
     tiers = [tier for index in sure for tier in expected[index].tiers]
     if name not in ("slm", "llm"):
         assert 0.1 < tiers.count(0) / len(tiers) < 0.95, "the case should have both models write"
-    wires = {index: request(prompts[index], name, max_tokens=MAX_TOKENS, seed=seeds[index], **given) for index in sure}
+    wires = {
+        index: request(prompts[index], name, max_tokens=MAX_TOKENS, seed=seeds[index], given=given) for index in sure
+    }
     gate = asyncio.Semaphore(8)
     async with HomeClient(mesh.settings.slm.address) as client:
         alone = {index: (await client.answer(wires[index]))[0] for index in sure[:NUM_ALONE]}
@@ -105,7 +107,7 @@ async def test_all_policies_mix_in_one_batch(
         for (name, given), prompt in zip(CASES, prompts, strict=False)
     ]
     wires = [
-        request(prompt, name, max_tokens=MAX_TOKENS, seed=7, **given)
+        request(prompt, name, max_tokens=MAX_TOKENS, seed=7, given=given)
         for (name, given), prompt in zip(CASES, prompts, strict=False)
     ]
     async with HomeClient(mesh.settings.slm.address) as client:
@@ -120,7 +122,7 @@ async def test_all_policies_mix_in_one_batch(
 async def test_batched_equals_alone(temperature: float, mesh: MeshProcesses, prompts: list[list[int]]) -> None:
     """Also when sampling, where no oracle of tokens exists."""
     wires = [
-        request(prompt, name, max_tokens=MAX_TOKENS, seed=11, temperature=temperature, **given)
+        request(prompt, name, max_tokens=MAX_TOKENS, seed=11, temperature=temperature, given=given)
         for (name, given), prompt in zip(CASES, prompts, strict=False)
     ]
     async with HomeClient(mesh.settings.slm.address) as client:
@@ -136,7 +138,7 @@ async def test_max_tokens_counts_committed_tokens(
     async with HomeClient(mesh.settings.slm.address) as client:
         replies = await client.answer(
             *(
-                request(prompt, name, max_tokens=max_tokens, seed=5, ignore_eos=True, **given)
+                request(prompt, name, max_tokens=max_tokens, seed=5, ignore_eos=True, given=given)
                 for (name, given), prompt in zip(CASES, prompts, strict=False)
             )
         )
@@ -152,7 +154,7 @@ async def test_a_stop_token_of_either_side_ends_the_answer(mesh: MeshProcesses, 
     async with HomeClient(mesh.settings.slm.address) as client:
         ended_by = set()
         for (name, given), prompt in zip(CASES, prompts, strict=False):
-            wire = request(prompt, name, max_tokens=MAX_TOKENS, seed=3, ignore_eos=True, **given)
+            wire = request(prompt, name, max_tokens=MAX_TOKENS, seed=3, ignore_eos=True, given=given)
             (whole,) = await client.answer(wire)
             for tier in set(whole.tiers):
                 last = max(index for index, writer in enumerate(whole.tiers) if writer == tier)
@@ -176,11 +178,10 @@ async def test_always_is_the_large_models_answer(name: str, mesh: MeshProcesses,
 
 
 async def _assert_same(
-    mesh: MeshProcesses, prompts: list[list[int]], name: str, given: dict[str, float] | object, alone: str
+    mesh: MeshProcesses, prompts: list[list[int]], name: str, given: Mapping[str, float], alone: str
 ) -> None:
-    parameters = dict(given)  # type: ignore[call-overload]
     async with HomeClient(mesh.settings.slm.address) as client:
-        replies = await client.answer(*(request(p, name, max_tokens=MAX_TOKENS, **parameters) for p in prompts))
+        replies = await client.answer(*(request(p, name, max_tokens=MAX_TOKENS, given=given) for p in prompts))
         own = await client.answer(*(request(p, alone, max_tokens=MAX_TOKENS) for p in prompts))
     assert all(reply.error is None for reply in replies)
     assert [reply.token_ids for reply in replies] == [reply.token_ids for reply in own]

@@ -11,7 +11,7 @@ import torch
 from allroads.config import load_settings
 from allroads.errors import CheckpointError
 from allroads.mesh.wire import model_pb2, router_pb2
-from allroads.slm.description import require_router_for_pair
+from allroads.slm.description import require_routers_for_mesh
 from allroads.vocabulary import load_vocabulary
 from safetensors.torch import load_file, save_file
 
@@ -69,10 +69,13 @@ async def test_a_home_refuses_a_tier_with_another_tokenizer(tiny_pair: Path, tmp
 
 
 def test_a_router_for_another_large_model_is_refused() -> None:
-    scorer = router_pb2.ScorerDescription(name="r2r", llm_id="qwen3-3x48-106k")
-    require_router_for_pair(model_pb2.DescribeResponse(model_id="qwen3-3x48-106k"), scorer)
-    with pytest.raises(CheckpointError, match="qwen3-36x4096-8b"):
-        require_router_for_pair(model_pb2.DescribeResponse(model_id="qwen3-36x4096-8b"), scorer)
+    scorers = {
+        "r2r": router_pb2.ScorerDescription(name="r2r"),
+        "citer": router_pb2.ScorerDescription(name="citer", llm_id="qwen3-3x48-106k"),
+    }
+    require_routers_for_mesh(model_pb2.DescribeResponse(model_id="qwen3-3x48-106k"), scorers)
+    with pytest.raises(CheckpointError, match=r"qwen3-36x4096-8b.*scorer citer"):
+        require_routers_for_mesh(model_pb2.DescribeResponse(model_id="qwen3-36x4096-8b"), scorers)
 
 
 async def test_padded_output_layers_fit_and_unscorable_tokens_go_to_the_large_model(tmp_path: Path) -> None:
@@ -93,6 +96,19 @@ async def test_padded_output_layers_fit_and_unscorable_tokens_go_to_the_large_mo
         assert unscorable.finished is not None
         assert unscorable.finished.usage.num_unscorable_tokens == 32
         assert max(unscorable.token_ids + mixed.token_ids) < 472
+        # Drafts are judged by both models' distributions over the tokens that they share.
+        async with HomeClient(mesh.settings.slm.address) as client:
+            judged = await client.answer(
+                *(
+                    request([5, 6, 7], policy, ignore_eos=True, temperature=1.0, seed=seed, given=given)
+                    for policy, given in (("speculative", {}), ("cascade-opt", {"alpha": 0.1}))
+                    for seed in range(4)
+                )
+            )
+        for reply in judged:
+            assert reply.finished is not None
+            assert reply.finished.usage.num_drafts > 0
+            assert max(reply.token_ids) < 472
     finally:
         assert set(mesh.stop().values()) == {0}
 

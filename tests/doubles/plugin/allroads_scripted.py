@@ -3,7 +3,18 @@
 from collections.abc import Callable
 from typing import ClassVar
 
-from allroads.policies.policy import ACCEPT, HOME, Policy, Proposals, RequestView, Verdict, Visit, reject
+from allroads.policies.policy import (
+    ACCEPT,
+    HOME,
+    Policy,
+    Proposals,
+    RequestView,
+    Return,
+    Verdict,
+    Visit,
+    reject,
+    submit,
+)
 
 SCHEDULES: dict[str, Callable[[int], bool]] = {
     "all-large": lambda position: True,
@@ -58,10 +69,87 @@ JudgedBlockEdges = _named(_Judged, "judged", "block-edges")
 
 
 class Faulty(Policy):
-    """Raises in `route` for one request in a batch, as a plug-in with a fault would."""
+    """Raises in `route`, as a plug-in with a fault would."""
 
     name = "faulty"
     summary = "raises"
 
     def route(self, proposals: Proposals) -> list[Verdict]:
         raise RuntimeError("a fault of the plug-in")
+
+
+class _Wrong(Policy):
+    """Says of each proposal what cannot be."""
+
+    verdict: ClassVar[Verdict]
+    summary = "gives verdicts that cannot be"
+
+    def route(self, proposals: Proposals) -> list[Verdict]:
+        return [self.verdict] * len(proposals.requests)
+
+
+class Waiting(_Wrong):
+    """Waits for more drafts and drops the one that it has."""
+
+    name = "faulty-waiting"
+    verdict = Verdict(keeps=False, tier=1, is_draft=True, waits=True)
+
+
+class Returning(_Wrong):
+    """Drops the small model's proposal and has the small model write again."""
+
+    name = "faulty-returning"
+    verdict = Verdict(keeps=False, tier=HOME)
+
+
+class Straying(_Wrong):
+    """Names a tier that there is not."""
+
+    name = "faulty-straying"
+    verdict = Verdict(keeps=True, tier=7)
+
+
+class Circling(Policy):
+    """Takes nothing of what comes back."""
+
+    name = "faulty-circling"
+    summary = "goes round in circles"
+
+    def route(self, proposals: Proposals) -> list[Verdict]:
+        return [reject(request.large) for request in proposals.requests]
+
+    def receive(self, request: RequestView, returned: Return) -> int:
+        return 0
+
+
+class Idle(Policy):
+    """Asks for visits of no token."""
+
+    name = "faulty-visit"
+    summary = "sends nobody for nothing"
+
+    def ahead(self, request: RequestView) -> int | None:
+        return request.large
+
+    def send(self, request: RequestView, tier: int) -> Visit:
+        return Visit(0)
+
+
+class Unreaching(Policy):
+    """Reaches no tier."""
+
+    name = "faulty-reach"
+    summary = "reaches nothing"
+
+    def reach(self, request: RequestView) -> frozenset[int]:
+        return frozenset()
+
+
+class Unjudging(Policy):
+    """Sends drafts and has no `verify`."""
+
+    name = "faulty-verify"
+    summary = "drafts for nobody"
+
+    def route(self, proposals: Proposals) -> list[Verdict]:
+        return [submit(request.large) for request in proposals.requests]
