@@ -137,6 +137,10 @@ class TierSettings(ModelSettings):
     """File to which opinions are appended as labels for training, one JSON object a hand-off; holds users' tokens."""
 
 
+Mode = Literal["on", "off", "audit", "canary"]
+MODES: tuple[Mode, ...] = ("on", "off", "audit", "canary")
+
+
 class HomeSettings(ModelSettings):
     """The small model's service, which owns the requests."""
 
@@ -151,6 +155,25 @@ class HomeSettings(ModelSettings):
     """How long a request waits for a larger tier or the router that is out of reach."""
     on_peer_loss: Literal["fail", "degrade"] = "degrade"
     """After that: fail the request, or finish it with the small model alone, marked in the reply."""
+    mode: Mode = "on"
+    """For requests that name none: routed; off, `writer` writes alone; audit, so it does, and what the policy would
+    have done is recorded; canary, a share of them is on and the rest off."""
+    writer: Literal["slm", "llm"] = "llm"
+    """Who writes where requests are not routed."""
+    canary_share: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Of requests, or of the keys that they name."""
+    target_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of tokens for the large model, at which requests of the default policy are held that name no threshold."""
+    threshold_bounds: tuple[float, float] | None = None
+    """How low and how high the threshold may go for it; the policy's own range where nothing is said."""
+    decisions_path: Path | None = None
+    """File to which decisions are appended, one JSON object each (docs/audit.md)."""
+    decisions_context: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Token ids before each decision to record with it: what users wrote, and what was written for them."""
+    decisions_max_bytes: Positive = 64 * 1024 * 1024
+    """Size at which a file is put away as PATH.1, ..."""
+    decisions_files: Positive = 8
+    """Files to keep."""
 
 
 class RouterSettings(_Frozen):
@@ -158,6 +181,10 @@ class RouterSettings(_Frozen):
 
     path: ModelPath
     """Directory with `router.safetensors` and `manifest.json`, or the `.pt` file of a published R2R router."""
+    calibration: Path | None = None
+    """File of `allroads calibrate` with the threshold for requests that name none, in place of the checkpoint's."""
+    ignore_calibration_mismatch: bool = False
+    """Whether a calibration that was made for something else than what is served is used all the same."""
     scorers: dict[Name, ModelPath] = Field(default_factory=dict)
     """Further scorers by name, such as `citer`: directories with `scorer.safetensors` and `manifest.json`."""
     address: Address = ""

@@ -110,6 +110,8 @@ def _params(request: gateway_pb2.GenerateTextRequest, timeout_s: float | None) -
         ignore_eos=sampling.ignore_eos,
         policy=routing.policy,
         parameters=read_parameters({name: list(numbers.values) for name, numbers in routing.parameters.items()}),
+        mode=routing.mode,
+        key=routing.key,
         timeout_s=timeout_s,
     )
 

@@ -1,7 +1,8 @@
 """What the gateway tells Prometheus. Labels take few values, all of ours: never what a client sent."""
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -45,6 +46,11 @@ class Metrics:
             ("home_ready", "Whether the small model's service is there", lambda: float(home.is_ready)),
             ("kv_tokens_free", "Free tokens in the home's KV pool", lambda: home.load.num_free_kv_tokens),
             ("kv_tokens_total", "Tokens that the home's KV pool holds", lambda: home.load.num_kv_tokens),
+            ("threshold", "In force where it is moved to hold the LLM share; NaN elsewhere", _of(home, "threshold")),
+            ("routed_share", "Of recent decisions of the default policy, those for a larger model", _of(home, "share")),
+            ("target_share", "At which the LLM share is held; NaN where it is not", _of(home, "target_share")),
+            ("calibrated_share", "What it was at calibration; NaN where nobody knows", _of(home, "calibrated_share")),
+            ("score_drift", "PSI of recent scores; over 0.25 they have parted", _of(home, "score_drift")),
         ):
             Gauge(f"allroads_{name}", text, registry=registry).set_function(read)
         self._routing = RoutingMetrics(registry)
@@ -93,3 +99,14 @@ class Metrics:
     def _llm_share(self) -> float:
         num_tokens = sum(total for _, total in self._recent)
         return sum(large for large, _ in self._recent) / num_tokens if num_tokens else 0.0
+
+
+def _of(home: HomeClient, name: str) -> Callable[[], float]:
+    """Reads a number of the home's routing state; NaN where it is absent."""
+
+    def read() -> float:
+        known = {field.name: value for field, value in home.load.routing.ListFields()}
+        field = home.load.routing.DESCRIPTOR.fields_by_name[name]
+        return float(known.get(name, math.nan if field.has_presence else 0.0))
+
+    return read

@@ -34,6 +34,10 @@ class GenerationParams:
     policy: str = ""
     parameters: Parameters = field(default_factory=dict)
     """The policy's, those that the client gave."""
+    mode: str = ""
+    """Whether what the policy decides is done; "" for the mesh's default."""
+    key: str = ""
+    """What a canary's requests have in common that are routed all or none."""
     request_id: str = ""
     """For traces and logs only."""
     timeout_s: float | None = None

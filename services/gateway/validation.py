@@ -1,7 +1,9 @@
 """Refuses wrong requests before any model works, with the field at fault in the words of the REST API."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
+from ..config import MODES
 from ..engine.sampling_params import MAX_BIASES, MAX_LOGPROBS
 from ..errors import AllroadsError, ContextLengthExceeded, InvalidArgument
 from ..mesh.routing import resolve_parameters, routing_to_wire
@@ -70,12 +72,17 @@ def make_plan(
 ) -> Plan:
     """The plan of a request that passed both checks; `max_tokens` is clipped to the room left."""
     room = mesh.max_context_tokens - len(token_ids)
+    routing = routing_to_wire(params.policy, params.parameters)
+    routing.mode = params.mode
+    if params.key:
+        # Whoever it names, only that it is the same one goes further.
+        routing.key = hashlib.sha256(params.key.encode(errors="replace")).hexdigest()
     open_request = model_pb2.OpenRequest(
         request_id=params.request_id,
         prompt_token_ids=token_ids,
         max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
         sampling=_sampling(params),
-        routing=routing_to_wire(params.policy, params.parameters),
+        routing=routing,
     )
     return Plan(
         open_request=open_request,
@@ -146,6 +153,10 @@ def _check_stops(params: GenerationParams, num_token_ids: int) -> None:
 
 
 def _check_routing(params: GenerationParams, mesh: model_pb2.MeshDescription) -> None:
+    if params.mode and params.mode not in MODES:
+        raise InvalidArgument(
+            f"there is no mode {params.mode[:64]!r}; there are {', '.join(MODES)}", field="routing.mode"
+        )
     name = params.policy or mesh.default_policy
     policies = {policy.name: policy for policy in mesh.policies}
     if name not in policies:

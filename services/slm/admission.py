@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..config import HomeSettings
 from ..engine.sequence import Sequence
 from ..errors import AllroadsError, ContextLengthExceeded, Internal, InvalidArgument, Unavailable
 from ..mesh.routing import resolve_parameters
 from ..mesh.wire import model_pb2, router_pb2
 from ..model.sampling_wire import sampling_from_wire
-from ..policies.policy import Policy, RequestView
+from ..policies.policy import HOME, Policy, RequestView
+from ..policies.registry import PolicyRegistry
 from .description import describe_policy
+from .modes import mode_of, require_auditable
 from .request import Request
 
 
@@ -32,6 +35,8 @@ def open_request(
     wire: model_pb2.OpenRequest,
     *,
     policy: Policy,
+    policies: PolicyRegistry,
+    settings: HomeSettings,
     scorers: Mapping[str, router_pb2.ScorerDescription],
     bounds: Bounds,
 ) -> Request:
@@ -42,6 +47,8 @@ def open_request(
         number: the request's own number in this home.
         wire: what the client sent.
         policy: the policy that it asked for.
+        policies: all that there are.
+        settings: of the home: whether requests are routed.
         scorers: what the router has, by name.
         bounds: what the mesh allows.
 
@@ -58,12 +65,18 @@ def open_request(
         stop_token_ids |= bounds.eos_token_ids
     sampling = sampling_from_wire(wire.sampling, stop_token_ids)
     sampling.require_known_ids(bounds.num_tokens)
-    if policy.scorer is not None and policy.scorer not in scorers:
-        raise _no_scorer(policy, scorers)
-    description = describe_policy(policy, scorers)
+    mode = mode_of(wire, settings)
+    if mode == "off":
+        policy, parameters = policies.get(settings.writer), {}
+    else:
+        if policy.scorer is not None and policy.scorer not in scorers:
+            raise _no_scorer(policy, scorers)
+        parameters = resolve_parameters(wire.routing, describe_policy(policy, scorers), bounds.num_tiers)
+    if mode == "audit":
+        require_auditable(policy)
     view = RequestView(
         seed=sampling.seed,
-        parameters=resolve_parameters(wire.routing, description, bounds.num_tiers),
+        parameters=parameters,
         max_tokens=wire.max_tokens,
         num_tiers=bounds.num_tiers,
         num_tokens=bounds.num_tokens,
@@ -84,11 +97,13 @@ def open_request(
         ),
         policy=policy,
         view=view,
-        reach=_reach(policy, view),
+        reach=_reach(policy, view) if mode != "audit" else _audited_reach(settings, view),
         length=len(tokens),
         stop_token_ids=stop_token_ids,
         sends_logits=policy.wants_draft_logits(view),
+        acts=mode != "audit",
     )
+    request.usage.mode = mode
     request.usage.num_prompt_tokens = len(wire.prompt_token_ids)
     for tier in wire.committed_tiers:
         request.usage.num_committed_tokens[tier] += 1
@@ -108,6 +123,11 @@ def _reach(policy: Policy, view: RequestView) -> frozenset[int]:
     if not reach or not reach.issubset(range(view.num_tiers)):
         raise Internal(f"policy {policy.name} failed: its reach is {sorted(reach)} of {view.num_tiers} tiers")
     return reach
+
+
+def _audited_reach(settings: HomeSettings, view: RequestView) -> frozenset[int]:
+    """Where a request goes whose policy decides on paper only: home, to propose, and to who writes."""
+    return frozenset({HOME} if settings.writer == "slm" else {HOME, view.large})
 
 
 def _no_scorer(policy: Policy, scorers: Mapping[str, router_pb2.ScorerDescription]) -> AllroadsError:

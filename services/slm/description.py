@@ -98,6 +98,14 @@ def describe_policy(policy: Policy, scorers: Scorers) -> model_pb2.PolicyDescrip
     return description
 
 
+def default_threshold(policy: Policy, scorers: Scorers) -> float | None:
+    """The threshold of requests that name none; None where there is none."""
+    for parameter in describe_policy(policy, scorers).parameters:
+        if parameter.name == "threshold" and parameter.default_values:
+            return parameter.default_values[0]
+    return None
+
+
 def _defaults(parameter: Parameter) -> tuple[float, ...]:
     if parameter.default is None:
         return ()

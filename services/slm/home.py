@@ -25,6 +25,8 @@ from .commands import (
     TierUp,
     Visited,
 )
+from .decisions import Decisions
+from .description import default_threshold
 from .journeys import Journeys
 from .judging import Judge
 from .launch import Launch
@@ -45,6 +47,7 @@ class Home:
         settings: HomeSettings,
         book: ScoreBook,
         tensors: TensorsOut,
+        decisions: Decisions,
         *,
         num_tiers: int,
         deliver: Callable[[Outbound], None],
@@ -61,8 +64,11 @@ class Home:
             eos_token_ids=frozenset(engine.facts.vocabulary.eos_token_ids),
         )
         self._scorers: Mapping[str, router_pb2.ScorerDescription] = {}
-        self._journeys = Journeys(engine, tensors, max_unjudged=settings.max_unjudged, max_ahead=settings.max_ahead)
-        self._judge = Judge(self._journeys, book)
+        self._decisions = decisions
+        self._journeys = Journeys(
+            engine, tensors, decisions, max_unjudged=settings.max_unjudged, max_ahead=settings.max_ahead
+        )
+        self._judge = Judge(self._journeys, book, decisions)
         self._visits = Visits(self._journeys, self._judge)
         self._launch = Launch(max_unjudged=settings.max_unjudged)
         self._told_clients_s = 0.0
@@ -99,7 +105,9 @@ class Home:
             return
         if out.clients:
             self._told_clients_s = now_s
-            out.report_load(load_of(self._engine))
+            load = load_of(self._engine)
+            load.routing.CopyFrom(self._decisions.state())
+            out.report_load(load)
         self._deliver(out)
 
     def _obey(self, command: Command) -> None:
@@ -119,6 +127,7 @@ class Home:
                     self._journeys.end(request)
             case RouterUp(scorers):
                 self._scorers = scorers
+                self._decisions.router_up(scorers, default_threshold(self._decisions.policy, scorers))
                 self._peers.router_up({name: scorer.num_top_logits for name, scorer in scorers.items()})
             case RouterDown(error):
                 self._peers.router_down(error)
@@ -139,8 +148,13 @@ class Home:
                 next(self._numbers),
                 wire,
                 policy=self._policies.get(wire.routing.policy or self._settings.policy),
+                policies=self._policies,
+                settings=self._settings,
                 scorers=self._scorers,
                 bounds=self._bounds,
+            )
+            request.follows_target = self._decisions.follows_target(
+                request, names_threshold="threshold" in wire.routing.parameters
             )
             if HOME in request.reach:
                 self._engine.open(request.sequence)

@@ -13,6 +13,7 @@ from ..engine.sequence import State
 from ..errors import AllroadsError, Internal
 from ..mesh.wire import common_pb2 as pb
 from ..policies.policy import HOME, MAX_DRAFTS, MAX_EXTRA, Verdict, Visit
+from .decisions import Decisions
 from .outbound import Outbound
 from .request import Place, Proposal, Request
 from .table import RequestTable
@@ -29,8 +30,11 @@ RESERVATION = Visit(max_tokens=0)
 class Journeys:
     """Moves requests. Belongs to the decode thread."""
 
-    def __init__(self, engine: Engine, tensors: TensorsOut, *, max_unjudged: int, max_ahead: int) -> None:
+    def __init__(
+        self, engine: Engine, tensors: TensorsOut, decisions: Decisions, *, max_unjudged: int, max_ahead: int
+    ) -> None:
         self.engine = engine
+        self._decisions = decisions
         self.table = RequestTable()
         self.out = Outbound()
         """What this turn has to say."""
@@ -165,6 +169,7 @@ class Journeys:
         """Make the first token of the suffix part of the answer. Whether the answer goes on."""
         token_id, logprobs = request.next_token, request.suffix[0].logprobs
         reason = request.commit(tier)
+        self._decisions.committed(request, token_id, tier)
         self.out.commit(request, token_id, tier, logprobs)
         if reason is not None:
             self.end(request, reason=reason)
@@ -193,6 +198,7 @@ class Journeys:
         for tier in request.reach:
             self.out.close_visitor(request, tier)
         self.table.remove(request)
+        self._decisions.ended(request, reason, failed=error is not None)
         if reason is not None:
             self.out.finish(request, reason)
         elif error is not None:

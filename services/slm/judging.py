@@ -17,6 +17,7 @@ from ..mesh.wire import router_pb2
 from ..model import logprobs_wire
 from ..policies.policy import HOME, Policy, Proposals, Verdict
 from ..policies.reading import proposals_of, read_features
+from .decisions import Decisions
 from .journeys import Journeys
 from .request import Place, Proposal, Request
 from .scoring import ScoreBook
@@ -27,9 +28,10 @@ logger = logging.getLogger(__name__)
 class Judge:
     """Turns steps and scores into commits, roll-backs and hand-offs."""
 
-    def __init__(self, journeys: Journeys, book: ScoreBook) -> None:
+    def __init__(self, journeys: Journeys, book: ScoreBook, decisions: Decisions) -> None:
         self._journeys = journeys
         self._book = book
+        self._decisions = decisions
         self.router_is_up = False
 
     def judge(self, step: Step) -> None:
@@ -116,6 +118,7 @@ class Judge:
         for request, proposal in zip(requests, proposals, strict=True):
             request.usage.num_unscorable_tokens += proposal.score is not None and math.isnan(proposal.score)
             request.view.num_drafts = request.num_held
+            self._decisions.prepare(request)
         batch = proposals_of(
             policy,
             HOME,
@@ -124,8 +127,9 @@ class Judge:
             [proposal.reading for proposal in proposals],
             [proposal.score for proposal in proposals if proposal.score is not None] if policy.scorer else [],
         )
-        for request, verdict in zip(requests, self._verdicts(policy, requests, batch), strict=False):
-            self._journeys.obey(request, verdict)
+        verdicts = self._verdicts(policy, requests, batch)
+        for request, proposal, token_id, verdict in zip(requests, proposals, batch.token_ids, verdicts, strict=False):
+            self._journeys.obey(request, self._decisions.take(request, proposal, token_id, verdict))
 
     def _verdicts(self, policy: Policy, requests: list[Request], batch: Proposals) -> Sequence[Verdict]:
         """What a policy says of each proposal; nothing, and the requests end, where it fails."""

@@ -97,7 +97,7 @@ class Outbound:
         request.known_lengths[tier] = request.length
 
     def report_load(self, load: model_pb2.Load) -> None:
-        """Tell every client of this turn how full the home is."""
+        """Tell every client of this turn how full the home is, and how it routes."""
         for response in self.clients.values():
             response.load.CopyFrom(load)
 

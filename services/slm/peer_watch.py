@@ -100,6 +100,7 @@ class PeerWatch:
         logger.warning("a request goes on with the small model alone: %s is out of reach", peer)
         request.usage.degraded = True
         request.policy = self._policies.get("slm")
+        request.acts, request.decision = True, None
         for tier in request.reach:
             self._journeys.out.close_visitor(request, tier)
         request.reach = frozenset({HOME})

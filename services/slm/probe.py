@@ -56,6 +56,7 @@ def _single_tier(tier: int, num_tiers: int) -> pb.Routing:
 
 
 def _probe(sequence_id: int, routing: pb.Routing) -> model_pb2.OpenRequest:
+    routing.mode = "on"
     return model_pb2.OpenRequest(
         sequence_id=sequence_id,
         request_id="warm-up",

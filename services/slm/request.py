@@ -44,6 +44,18 @@ class Proposal:
     """float32 [vocabulary], raw, where the larger model will want them to judge it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy decided of the token that is committed next, for the record."""
+
+    proposal: int
+    score: float | None
+    entropy: float | None
+    """Nats, where the policy reads it."""
+    is_routed: bool
+    """Whether it is for a larger model to write."""
+
+
 @dataclass(eq=False, slots=True)
 class Request:
     """One request. `sequence.tokens[:length]` is committed, the rest is the suffix: proposals in order."""
@@ -65,6 +77,11 @@ class Request:
     stalled_since_s: float = 0.0
     has_started: bool = False
     """Whether KV is reserved on every tier that may write."""
+    acts: bool = True
+    """Whether what its policy decides is done; in an audit it is not."""
+    follows_target: bool = False
+    """Whether its threshold moves with the share that is to be held."""
+    decision: Decision | None = None
     is_asked: bool = False
     """Whether the policy was asked for the writer of the next token ahead of any proposal."""
     sends_logits: bool = False

@@ -19,6 +19,7 @@ from ..model.warm_up import warm_up
 from ..policies.registry import PolicyRegistry
 from .clients import Clients
 from .commands import Command
+from .decisions import Decisions
 from .description import describe_home, require_default_policy, require_routers_for_mesh
 from .home import Home
 from .outbound import Outbound
@@ -73,19 +74,15 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         Internal: the decode loop failed.
     """
     policies = PolicyRegistry.load()
-    if settings.slm.policy not in {policy.name for policy in policies.all()}:
-        raise StartupError(f"slm.policy: unknown policy {settings.slm.policy!r}", field="slm.policy")
+    _require_policy(settings, policies)
     settings = resolve_memory(settings)
     engine = await asyncio.to_thread(Engine.load, settings.slm)
     await asyncio.to_thread(warm_up, engine)
+    decisions = Decisions.of(settings.slm, policies.get(settings.slm.policy))
     host: DecodeHost[Command] = DecodeHost()
-    size = settings.max_message_bytes
-    names = list(settings.tiers)
+    size, names = settings.max_message_bytes, list(settings.tiers)
     router = RouterPeer(settings.router.address, size, engine.facts, host.post)
-    larger = {
-        number: TierPeer(name, number, settings.tier_settings(name).address, size, engine.facts, host.post)
-        for number, name in enumerate(names[1:], start=1)
-    }
+    larger = _larger_tiers(settings, engine, host)
     peers = [router, *larger.values()]
     clients = Clients(host.post)
     tasks: list[asyncio.Task[None]] = []
@@ -107,6 +104,7 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         model_pb2_grpc.add_HomeServiceServicer_to_server(servicer, server.grpc)
         served = [policies.get(policy.name) for policy in description.mesh.policies]
         await probe_all(clients, served, num_tiers=len(names))
+        decisions.is_open = True
         await server.start(settings.slm.address)
         await server.set_ready(True)
         logger.info("%s ready: %s", engine.facts.model_id, settings.slm.address)
@@ -118,6 +116,7 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         settings.slm,
         ScoreBook(router.sender),
         TensorsOut({number: tier.sender for number, tier in larger.items()}, len(engine.facts.vocabulary)),
+        decisions,
         num_tiers=len(names),
         deliver=lambda outbound: host.in_loop(deliver, outbound),
     )
@@ -136,3 +135,19 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         host.stop()
         for peer in peers:
             await peer.close()
+        await asyncio.to_thread(decisions.close)
+
+
+def _require_policy(settings: MeshSettings, policies: PolicyRegistry) -> None:
+    if settings.slm.policy not in {policy.name for policy in policies.all()}:
+        raise StartupError(f"slm.policy: unknown policy {settings.slm.policy!r}", field="slm.policy")
+
+
+def _larger_tiers(settings: MeshSettings, engine: Engine, host: DecodeHost[Command]) -> dict[int, TierPeer]:
+    """Our ends of the streams to the larger models, by tier."""
+    size = settings.max_message_bytes
+    return {
+        number: TierPeer(name, number, settings.tier_settings(name).address, size, engine.facts, host.post)
+        for number, name in enumerate(settings.tiers)
+        if number
+    }

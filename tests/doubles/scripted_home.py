@@ -62,6 +62,7 @@ class ScriptedHome:
     """Opens in each message that had any."""
     aborted: list[int] = field(default_factory=list)
     running: set[int] = field(default_factory=set)
+    routing_state: model_pb2.RoutingState = field(default_factory=model_pb2.RoutingState)
 
     def __post_init__(self) -> None:
         self._changed = asyncio.Condition()
@@ -160,7 +161,12 @@ class _Servicer(model_pb2_grpc.HomeServiceServicer):
                 num_tokens=[end - start],
                 token_ids=token_ids[start:end],
                 tiers=tiers[start:end],
-                load=model_pb2.Load(num_running=len(self._home.running), num_free_kv_tokens=900, num_kv_tokens=1000),
+                load=model_pb2.Load(
+                    num_running=len(self._home.running),
+                    num_free_kv_tokens=900,
+                    num_kv_tokens=1000,
+                    routing=self._home.routing_state,
+                ),
             )
             if script.logprobs is not None and request.sampling.HasField("num_logprobs"):
                 count = request.sampling.num_logprobs

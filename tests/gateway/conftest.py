@@ -110,6 +110,11 @@ class Served:
     async def complete(self, **fields: Any) -> httpx.Response:
         return await self.post("/v1/completions", **({"prompt": "x", **fields}))
 
+    async def metric(self, name: str) -> float:
+        """A metric that has no labels."""
+        (line,) = [line for line in (await self.http.get("/metrics")).text.splitlines() if line.startswith(f"{name} ")]
+        return float(line.split()[1])
+
     async def chunks(self, **fields: Any) -> list[Any]:
         """Every event of a streamed chat; the last is "[DONE]"."""
         return events(await self.chat(stream=True, **fields))

@@ -13,7 +13,7 @@ from ..oracle import Answer, Decide, Oracle, scheduled
 
 NUM_PROMPTS = 64
 NUM_REQUIRED = 50
-MAX_TOKENS = 40
+MAX_TOKENS = 32
 EOS = frozenset({2})
 VOCABULARY = 472
 ROUNDING = 2e-4
@@ -35,8 +35,6 @@ def prompts() -> list[list[int]]:
 
 def _decisions(oracle: Oracle) -> dict[str, tuple[Decide, float | None]]:
     cases: dict[str, tuple[Decide, float | None]] = {
-        "slm": (scheduled(lambda position: False), None),
-        "llm": (scheduled(lambda position: True), None),
         "entropy": (oracle.entropy(2.0), 2.0),
         "r2r": (oracle.r2r(0.5), 0.5),
     }
@@ -48,7 +46,7 @@ def _decisions(oracle: Oracle) -> dict[str, tuple[Decide, float | None]]:
 
 
 POLICIES = (
-    "slm", "llm", "entropy", "r2r", "ahead-all-large", "ahead-all-small", "ahead-alternating",
+    "entropy", "r2r", "ahead-all-large", "ahead-all-small", "ahead-alternating",
     "ahead-block-edges", "ahead-runs", "judged-all-large", "judged-alternating", "judged-block-edges",
 )  # fmt: skip
 

@@ -22,6 +22,7 @@ def routing_block(generations: Sequence[Generation]) -> dict[str, Any]:
     num_tokens = sum(counts)
     return {
         "policy": generations[0].plan.policy,
+        "mode": known[0].mode or None if known else None,
         "tokens": {tier_name(names, tier): count for tier, count in enumerate(counts)},
         "llm_share": sum(counts[1:]) / num_tokens if num_tokens else 0.0,
         **(account if len(known) == len(generations) else dict.fromkeys(account)),

@@ -37,11 +37,16 @@ class StreamOptions(_Strict):
 
 
 class RoutingOptions(_Strict):
-    """Our own block: which policy, and whether to tell who wrote each token. All else is the policy's parameters."""
+    """Our own block: which policy, whether it is acted on, and whether to tell who wrote each token.
+
+    All else is the policy's parameters.
+    """
 
     model_config = ConfigDict(extra="allow")
 
     policy: str = ""
+    mode: str = ""
+    key: str = ""
     report_tokens: bool = False
 
 
@@ -68,7 +73,7 @@ class GenerationBody(_Strict):
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     user: str | None = None
-    """Accepted as in OpenAI's API, and neither used nor kept."""
+    """As in OpenAI's API: who asks. Nothing is kept of it; it is the `key` of `routing` where that has none."""
     routing: RoutingOptions = RoutingOptions()
 
     @classmethod
@@ -114,6 +119,8 @@ class GenerationBody(_Strict):
             ignore_eos=self.ignore_eos,
             policy=self.routing.policy,
             parameters=read_parameters(self.routing.model_extra or {}),
+            mode=self.routing.mode,
+            key=self.routing.key or self.user or "",
             request_id=request_id,
         )
 

@@ -585,8 +585,14 @@ class Routing(_message.Message):
 
     POLICY_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """Name of a policy; empty means the mesh's default."""
+    mode: _builtins.str
+    """Whether the policy's decisions are acted on: "on", "off", "audit", "canary"; empty means the mesh's default."""
+    key: _builtins.str
+    """Canary: requests of one key are routed all or none; empty means that each is for itself."""
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, Global___Numbers]:
         """The policy's parameters by name; those absent have their default. One value each, or one for each tier."""
@@ -596,10 +602,12 @@ class Routing(_message.Message):
         *,
         policy: _builtins.str = ...,
         parameters: _abc.Mapping[_builtins.str, Global___Numbers] | None = ...,
+        mode: _builtins.str = ...,
+        key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "policy", b"policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "mode", b"mode", "parameters", b"parameters", "policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -626,6 +634,7 @@ class Usage(_message.Message):
     NUM_CONFIRMED_HAND_OFFS_FIELD_NUMBER: _builtins.int
     NUM_DRAFTS_FIELD_NUMBER: _builtins.int
     NUM_ACCEPTED_DRAFTS_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     num_prompt_tokens: _builtins.int
     num_scored_tokens: _builtins.int
     """Proposals that a router scored, and those that were turned down."""
@@ -645,6 +654,8 @@ class Usage(_message.Message):
     num_drafts: _builtins.int
     """Drafts that a larger model judged, and those of them that stood."""
     num_accepted_drafts: _builtins.int
+    mode: _builtins.str
+    """What became of the request: "on", "off" or "audit"; of a canary's requests some are on, the others off."""
     @_builtins.property
     def num_committed_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Committed tokens by the tier that wrote them."""
@@ -675,10 +686,11 @@ class Usage(_message.Message):
         num_confirmed_hand_offs: _builtins.int = ...,
         num_drafts: _builtins.int = ...,
         num_accepted_drafts: _builtins.int = ...,
+        mode: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "num_accepted_drafts", b"num_accepted_drafts", "num_agreed_opinions", b"num_agreed_opinions", "num_ahead_tokens", b"num_ahead_tokens", "num_cached_tokens", b"num_cached_tokens", "num_committed_tokens", b"num_committed_tokens", "num_computed_tokens", b"num_computed_tokens", "num_confirmed_hand_offs", b"num_confirmed_hand_offs", "num_drafts", b"num_drafts", "num_hand_offs", b"num_hand_offs", "num_opinions", b"num_opinions", "num_prompt_tokens", b"num_prompt_tokens", "num_rejected_tokens", b"num_rejected_tokens", "num_scored_tokens", b"num_scored_tokens", "num_unscorable_tokens", b"num_unscorable_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "mode", b"mode", "num_accepted_drafts", b"num_accepted_drafts", "num_agreed_opinions", b"num_agreed_opinions", "num_ahead_tokens", b"num_ahead_tokens", "num_cached_tokens", b"num_cached_tokens", "num_committed_tokens", b"num_committed_tokens", "num_computed_tokens", b"num_computed_tokens", "num_confirmed_hand_offs", b"num_confirmed_hand_offs", "num_drafts", b"num_drafts", "num_hand_offs", b"num_hand_offs", "num_opinions", b"num_opinions", "num_prompt_tokens", b"num_prompt_tokens", "num_rejected_tokens", b"num_rejected_tokens", "num_scored_tokens", b"num_scored_tokens", "num_unscorable_tokens", b"num_unscorable_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

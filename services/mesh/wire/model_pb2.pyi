@@ -472,6 +472,7 @@ class Load(_message.Message):
     NUM_KV_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    ROUTING_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     num_waiting: _builtins.int
     num_free_kv_tokens: _builtins.int
@@ -479,6 +480,10 @@ class Load(_message.Message):
     num_prompt_tokens: _builtins.int
     """Prompt tokens of all sequences so far, and those whose KV was found in the pool."""
     num_cached_tokens: _builtins.int
+    @_builtins.property
+    def routing(self) -> Global___RoutingState:
+        """Of a home: what its default policy does of late."""
+
     def __init__(
         self,
         *,
@@ -488,14 +493,68 @@ class Load(_message.Message):
         num_kv_tokens: _builtins.int = ...,
         num_prompt_tokens: _builtins.int = ...,
         num_cached_tokens: _builtins.int = ...,
+        routing: Global___RoutingState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["routing", b"routing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_cached_tokens", b"num_cached_tokens", "num_free_kv_tokens", b"num_free_kv_tokens", "num_kv_tokens", b"num_kv_tokens", "num_prompt_tokens", b"num_prompt_tokens", "num_running", b"num_running", "num_waiting", b"num_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_cached_tokens", b"num_cached_tokens", "num_free_kv_tokens", b"num_free_kv_tokens", "num_kv_tokens", b"num_kv_tokens", "num_prompt_tokens", b"num_prompt_tokens", "num_running", b"num_running", "num_waiting", b"num_waiting", "routing", b"routing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Load: _TypeAlias = Load  # noqa: Y015
+
+@_typing.final
+class RoutingState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    NUM_DECISIONS_FIELD_NUMBER: _builtins.int
+    CALIBRATED_SHARE_FIELD_NUMBER: _builtins.int
+    TARGET_SHARE_FIELD_NUMBER: _builtins.int
+    SCORE_DRIFT_FIELD_NUMBER: _builtins.int
+    threshold: _builtins.float
+    """In force for requests that name none."""
+    share: _builtins.float
+    """Of recent decisions, those that went to a larger model; and of how many, weighted by age, this is known."""
+    num_decisions: _builtins.float
+    calibrated_share: _builtins.float
+    """What the share was at calibration, and is to be held at."""
+    target_share: _builtins.float
+    score_drift: _builtins.float
+    """Population stability index of recent scores against those at calibration; over 0.25 they have parted."""
+    def __init__(
+        self,
+        *,
+        threshold: _builtins.float | None = ...,
+        share: _builtins.float = ...,
+        num_decisions: _builtins.float = ...,
+        calibrated_share: _builtins.float | None = ...,
+        target_share: _builtins.float | None = ...,
+        score_drift: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_calibrated_share", b"_calibrated_share", "_score_drift", b"_score_drift", "_target_share", b"_target_share", "_threshold", b"_threshold", "calibrated_share", b"calibrated_share", "score_drift", b"score_drift", "target_share", b"target_share", "threshold", b"threshold"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_calibrated_share", b"_calibrated_share", "_score_drift", b"_score_drift", "_target_share", b"_target_share", "_threshold", b"_threshold", "calibrated_share", b"calibrated_share", "num_decisions", b"num_decisions", "score_drift", b"score_drift", "share", b"share", "target_share", b"target_share", "threshold", b"threshold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__calibrated_share: _TypeAlias = _typing.Literal["calibrated_share"]  # noqa: Y015
+    _WhichOneofArgType__calibrated_share: _TypeAlias = _typing.Literal["_calibrated_share", b"_calibrated_share"]  # noqa: Y015
+    _WhichOneofReturnType__score_drift: _TypeAlias = _typing.Literal["score_drift"]  # noqa: Y015
+    _WhichOneofArgType__score_drift: _TypeAlias = _typing.Literal["_score_drift", b"_score_drift"]  # noqa: Y015
+    _WhichOneofReturnType__target_share: _TypeAlias = _typing.Literal["target_share"]  # noqa: Y015
+    _WhichOneofArgType__target_share: _TypeAlias = _typing.Literal["_target_share", b"_target_share"]  # noqa: Y015
+    _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
+    _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__calibrated_share) -> _WhichOneofReturnType__calibrated_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score_drift) -> _WhichOneofReturnType__score_drift | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target_share) -> _WhichOneofReturnType__target_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__threshold) -> _WhichOneofReturnType__threshold | None: ...
+
+Global___RoutingState: _TypeAlias = RoutingState  # noqa: Y015
 
 @_typing.final
 class VisitRequest(_message.Message):

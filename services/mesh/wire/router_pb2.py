@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from . import common_pb2 as allroads_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61llroads/v1/router.proto\x12\x0b\x61llroads.v1\x1a\x18\x61llroads/v1/common.proto\"\x17\n\x15\x44\x65scribeRouterRequest\"I\n\x16\x44\x65scribeRouterResponse\x12/\n\x07scorers\x18\x01 \x03(\x0b\x32\x1e.allroads.v1.ScorerDescription\"\xc4\x01\n\x11ScorerDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06slm_id\x18\x02 \x01(\t\x12\x0e\n\x06llm_id\x18\x03 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x04 \x01(\t\x12\x13\n\x0bhidden_size\x18\x05 \x01(\r\x12\x16\n\x0enum_top_logits\x18\x06 \x01(\r\x12\x16\n\tthreshold\x18\x07 \x01(\x02H\x00\x88\x01\x01\x12\x16\n\x0enum_parameters\x18\x08 \x01(\x04\x42\x0c\n\n_threshold\"i\n\x0cScoreRequest\x12\'\n\x08register\x18\x01 \x01(\x0b\x32\x13.allroads.v1.RegionH\x00\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x17.allroads.v1.ScoreBatchH\x00\x42\x06\n\x04kind\"\xb4\x01\n\nScoreBatch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\x0e\n\x06scorer\x18\x02 \x01(\t\x12*\n\ntop_logits\x18\x03 \x01(\x0b\x32\x16.allroads.v1.TensorRef\x12-\n\rhidden_states\x18\x04 \x01(\x0b\x32\x16.allroads.v1.TensorRef\x12)\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x16.allroads.v1.TensorRef\"m\n\rScoreResponse\x12-\n\nregistered\x18\x01 \x01(\x0b\x32\x17.allroads.v1.RegisteredH\x00\x12%\n\x06scores\x18\x02 \x01(\x0b\x32\x13.allroads.v1.ScoresH\x00\x42\x06\n\x04kind\"M\n\x06Scores\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.allroads.v1.Error2\xae\x01\n\rRouterService\x12Y\n\x0e\x44\x65scribeRouter\x12\".allroads.v1.DescribeRouterRequest\x1a#.allroads.v1.DescribeRouterResponse\x12\x42\n\x05Score\x12\x19.allroads.v1.ScoreRequest\x1a\x1a.allroads.v1.ScoreResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61llroads/v1/router.proto\x12\x0b\x61llroads.v1\x1a\x18\x61llroads/v1/common.proto\"\x17\n\x15\x44\x65scribeRouterRequest\"I\n\x16\x44\x65scribeRouterResponse\x12/\n\x07scorers\x18\x01 \x03(\x0b\x32\x1e.allroads.v1.ScorerDescription\"\x91\x02\n\x11ScorerDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06slm_id\x18\x02 \x01(\t\x12\x0e\n\x06llm_id\x18\x03 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x04 \x01(\t\x12\x13\n\x0bhidden_size\x18\x05 \x01(\r\x12\x16\n\x0enum_top_logits\x18\x06 \x01(\r\x12\x16\n\tthreshold\x18\x07 \x01(\x02H\x00\x88\x01\x01\x12\x16\n\x0enum_parameters\x18\x08 \x01(\x04\x12\x17\n\x0fscore_quantiles\x18\t \x03(\x02\x12\x1d\n\x10\x63\x61librated_share\x18\n \x01(\x02H\x01\x88\x01\x01\x42\x0c\n\n_thresholdB\x13\n\x11_calibrated_share\"i\n\x0cScoreRequest\x12\'\n\x08register\x18\x01 \x01(\x0b\x32\x13.allroads.v1.RegionH\x00\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x17.allroads.v1.ScoreBatchH\x00\x42\x06\n\x04kind\"\xb4\x01\n\nScoreBatch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\x0e\n\x06scorer\x18\x02 \x01(\t\x12*\n\ntop_logits\x18\x03 \x01(\x0b\x32\x16.allroads.v1.TensorRef\x12-\n\rhidden_states\x18\x04 \x01(\x0b\x32\x16.allroads.v1.TensorRef\x12)\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x16.allroads.v1.TensorRef\"m\n\rScoreResponse\x12-\n\nregistered\x18\x01 \x01(\x0b\x32\x17.allroads.v1.RegisteredH\x00\x12%\n\x06scores\x18\x02 \x01(\x0b\x32\x13.allroads.v1.ScoresH\x00\x42\x06\n\x04kind\"M\n\x06Scores\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.allroads.v1.Error2\xae\x01\n\rRouterService\x12Y\n\x0e\x44\x65scribeRouter\x12\".allroads.v1.DescribeRouterRequest\x1a#.allroads.v1.DescribeRouterResponse\x12\x42\n\x05Score\x12\x19.allroads.v1.ScoreRequest\x1a\x1a.allroads.v1.ScoreResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,15 +37,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEROUTERRESPONSE']._serialized_start=92
   _globals['_DESCRIBEROUTERRESPONSE']._serialized_end=165
   _globals['_SCORERDESCRIPTION']._serialized_start=168
-  _globals['_SCORERDESCRIPTION']._serialized_end=364
-  _globals['_SCOREREQUEST']._serialized_start=366
-  _globals['_SCOREREQUEST']._serialized_end=471
-  _globals['_SCOREBATCH']._serialized_start=474
-  _globals['_SCOREBATCH']._serialized_end=654
-  _globals['_SCORERESPONSE']._serialized_start=656
-  _globals['_SCORERESPONSE']._serialized_end=765
-  _globals['_SCORES']._serialized_start=767
-  _globals['_SCORES']._serialized_end=844
-  _globals['_ROUTERSERVICE']._serialized_start=847
-  _globals['_ROUTERSERVICE']._serialized_end=1021
+  _globals['_SCORERDESCRIPTION']._serialized_end=441
+  _globals['_SCOREREQUEST']._serialized_start=443
+  _globals['_SCOREREQUEST']._serialized_end=548
+  _globals['_SCOREBATCH']._serialized_start=551
+  _globals['_SCOREBATCH']._serialized_end=731
+  _globals['_SCORERESPONSE']._serialized_start=733
+  _globals['_SCORERESPONSE']._serialized_end=842
+  _globals['_SCORES']._serialized_start=844
+  _globals['_SCORES']._serialized_end=921
+  _globals['_ROUTERSERVICE']._serialized_start=924
+  _globals['_ROUTERSERVICE']._serialized_end=1098
 # @@protoc_insertion_point(module_scope)

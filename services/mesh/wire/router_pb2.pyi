@@ -66,6 +66,8 @@ class ScorerDescription(_message.Message):
     NUM_TOP_LOGITS_FIELD_NUMBER: _builtins.int
     THRESHOLD_FIELD_NUMBER: _builtins.int
     NUM_PARAMETERS_FIELD_NUMBER: _builtins.int
+    SCORE_QUANTILES_FIELD_NUMBER: _builtins.int
+    CALIBRATED_SHARE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     slm_id: _builtins.str
     """What the scorer was made for; the home refuses one that was made for another model."""
@@ -76,6 +78,12 @@ class ScorerDescription(_message.Message):
     """How many of the largest logits it reads; perhaps none."""
     threshold: _builtins.float
     num_parameters: _builtins.int
+    calibrated_share: _builtins.float
+    """Share of proposals that the threshold sent to the large model then."""
+    @_builtins.property
+    def score_quantiles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Of the scores at calibration: quantiles at even steps, ascending. Empty where nobody knows."""
+
     def __init__(
         self,
         *,
@@ -87,13 +95,20 @@ class ScorerDescription(_message.Message):
         num_top_logits: _builtins.int = ...,
         threshold: _builtins.float | None = ...,
         num_parameters: _builtins.int = ...,
+        score_quantiles: _abc.Iterable[_builtins.float] | None = ...,
+        calibrated_share: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "threshold", b"threshold"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_calibrated_share", b"_calibrated_share", "_threshold", b"_threshold", "calibrated_share", b"calibrated_share", "threshold", b"threshold"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "hidden_size", b"hidden_size", "llm_id", b"llm_id", "name", b"name", "num_parameters", b"num_parameters", "num_top_logits", b"num_top_logits", "slm_id", b"slm_id", "threshold", b"threshold", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_calibrated_share", b"_calibrated_share", "_threshold", b"_threshold", "calibrated_share", b"calibrated_share", "hidden_size", b"hidden_size", "llm_id", b"llm_id", "name", b"name", "num_parameters", b"num_parameters", "num_top_logits", b"num_top_logits", "score_quantiles", b"score_quantiles", "slm_id", b"slm_id", "threshold", b"threshold", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__calibrated_share: _TypeAlias = _typing.Literal["calibrated_share"]  # noqa: Y015
+    _WhichOneofArgType__calibrated_share: _TypeAlias = _typing.Literal["_calibrated_share", b"_calibrated_share"]  # noqa: Y015
     _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
     _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__calibrated_share) -> _WhichOneofReturnType__calibrated_share | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__threshold) -> _WhichOneofReturnType__threshold | None: ...
 
 Global___ScorerDescription: _TypeAlias = ScorerDescription  # noqa: Y015
