@@ -8,6 +8,7 @@ have.
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 _MEMORY = 20_000
 """Decisions after which one counts for 1/e."""
@@ -42,9 +43,16 @@ class DriftWatch:
     """Recent scores against those at calibration. Belongs to the decode thread."""
 
     def __init__(self, quantiles: Sequence[float]) -> None:
-        """`quantiles`: of the scores then, at even steps, ascending; empty where nobody knows."""
-        self._edges = list(quantiles)
-        self._recent = Recent(len(self._edges) + 1)
+        """`quantiles`: of the scores then, at even steps, ascending; empty where nobody knows.
+
+        Equal ones, where many scores are the same, are one edge between wider bins.
+        """
+        steps = len(quantiles) + 1
+        below = {edge: (steps - 1 - place) / steps for place, edge in enumerate(reversed(quantiles))}
+        self._edges = sorted(below)
+        cumulative = [0.0, *(below[edge] for edge in self._edges), 1.0]
+        self._expected = [after - before for before, after in pairwise(cumulative)]
+        self._recent = Recent(len(self._expected))
 
     def add(self, score: float) -> None:
         """A score came; NaN is none."""
@@ -58,6 +66,6 @@ class DriftWatch:
         total = sum(counts)
         if not self._edges or total < _LEAST:
             return None
-        expected = 1 / len(counts)
         parts = [(count + _PRIOR) / (total + _PRIOR * len(counts)) for count in counts]
-        return sum((part - expected) * math.log(part / expected) for part in parts)
+        pairs = zip(parts, self._expected, strict=True)
+        return sum((part - expected) * math.log(part / expected) for part, expected in pairs)

@@ -25,6 +25,17 @@ def test_other_scores_have() -> None:
     assert watch.index > 0.25
 
 
+def test_scores_that_pile_up_on_one_value_have_not_parted() -> None:
+    """A third of all scores are 0.5 exactly, at calibration as now."""
+    scores = [0.5 if index % 3 == 0 else (index * 0.61803) % 1 for index in range(9_000)]
+    ordered = sorted(scores)
+    watch = DriftWatch([ordered[len(ordered) * step // 20] for step in range(1, 20)])
+    for score in scores:
+        watch.add(score)
+    assert watch.index is not None
+    assert watch.index < 0.05
+
+
 def test_it_forgets() -> None:
     watch, rng = DriftWatch(QUANTILES), random.Random(0)
     for _ in range(20_000):
