@@ -44,3 +44,12 @@ def _resolve(path: object) -> object:
 
 ModelPath = Annotated[Path, BeforeValidator(_resolve)]
 """A path; `embedded:NAME` stands for the directory of what is embedded under that name."""
+
+
+def model_path(text: str) -> Path:
+    """The same, for an option of a command.
+
+    Raises:
+        ValueError: nothing is embedded under the name; the message lists what there is.
+    """
+    return Path(str(_resolve(text)))

@@ -30,8 +30,12 @@ ALLOWED = {
     "router": _SERVICE,
     "gateway": _SERVICE,
     "training": _SERVICE | {"slm", "llm", "router", "gateway"},
+    "labelling": _SERVICE | {"router", "training"},
+    "evaluation": _SERVICE | {"router", "gateway", "training"},
+    "audit": _SERVICE | {"router", "gateway", "training", "labelling", "evaluation"},
     "conformance": _SERVICE | {"router"},
-    "cli": _SERVICE | {"slm", "llm", "router", "gateway", "training", "conformance"},
+    "cli": _SERVICE
+    | {"slm", "llm", "router", "gateway", "training", "labelling", "evaluation", "audit", "conformance"},
 }
 """Which folders a folder may import from, besides itself."""
 

@@ -50,6 +50,8 @@ class Drafted:
     """Index of the first draft; they end with the sequence."""
     logits: Tensor
     """float [drafts + 1, output rows], raw, padding at -inf: row j is this model's in place of draft j."""
+    hidden_states: Tensor | None = None
+    """float [drafts + 1, hidden], after the final norm, parallel to the logits; None unless the sequence keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +232,16 @@ class Engine:
                 opinion = opinion_on(sequence, start, own)
                 opinions += [opinion] if opinion else []
             if row.end > sequence.drafts_from - 1:
-                sequence.draft_logits.append(own[max(0, sequence.drafts_from - start) :])
+                wanted = slice(max(0, sequence.drafts_from - start), None)
+                sequence.draft_logits.append(own[wanted])
+                if sequence.keeps_hidden_states:
+                    sequence.draft_hidden_states.append(output.hidden_states[begin:end][wanted])
             if sequence.num_uncomputed or sequence.is_ahead:
                 continue
             if not sequence.is_prompt_registered:
                 self._register_prompt(sequence)
             if sequence.draft_logits:
-                first = sequence.drafts_from
-                drafted.append(Drafted(sequence, first, torch.cat(sequence.take_draft_logits())))
+                drafted.append(_take_drafted(sequence))
                 continue
             kept.append(end - 1)
             sequences.append(sequence)
@@ -285,6 +289,17 @@ class Engine:
         shared = {block for block in blocks if self.pool.is_shared(block)}
         self._backend.clear(sorted(blocks - shared))
         self._suspect = (self._suspect - blocks) | shared
+
+
+def _take_drafted(sequence: Sequence) -> Drafted:
+    """What was computed of a sequence's drafts, which are none from now on."""
+    start, hidden_states = sequence.drafts_from, sequence.draft_hidden_states
+    return Drafted(
+        sequence,
+        start,
+        torch.cat(sequence.take_draft_logits()),
+        torch.cat(hidden_states) if hidden_states else None,
+    )
 
 
 def _require_memory(num_bytes: int, memory_bytes: int) -> None:

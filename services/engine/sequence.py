@@ -71,6 +71,10 @@ class Sequence:
     """First token that is a draft: the pass that computes the last one gives the logits of all, and no proposal."""
     draft_logits: list[Tensor] = field(default_factory=list)
     """Of drafts, float [n, output rows] each: what earlier steps have given of them."""
+    keeps_hidden_states: bool = False
+    """Whether the hidden states of drafts are wanted beside their logits."""
+    draft_hidden_states: list[Tensor] = field(default_factory=list)
+    """Of drafts, float [n, hidden] each, parallel to the logits; none unless they are wanted."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -135,6 +139,7 @@ class Sequence:
         self.append(tokens)
 
     def take_draft_logits(self) -> list[Tensor]:
-        """The logits of all drafts, in parts; from now on there are no drafts."""
+        """The logits of all drafts, in parts; from now on there are no drafts, nor hidden states of them."""
         parts, self.draft_logits, self.drafts_from = self.draft_logits, [], sys.maxsize
+        self.draft_hidden_states = []
         return parts
