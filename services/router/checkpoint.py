@@ -10,8 +10,8 @@ from .router_manifest import RouterManifest
 
 WEIGHTS_FILE = "router.safetensors"
 _WANTED = (
-    f"router.path must be a directory with {WEIGHTS_FILE} and {MANIFEST_FILE}, as `python -m "
-    f"allroads.training.train_router` writes it, or a published router's {SUFFIX} file"
+    f"router.path must be a directory with {WEIGHTS_FILE} and {MANIFEST_FILE}, as `allroads train` writes it, or a "
+    f"published router's {SUFFIX} file"
 )
 
 

@@ -64,8 +64,8 @@ def write_files(directory: Path, weights_file: str, module: nn.Module, manifest:
     directory.mkdir(parents=True, exist_ok=True)
     weights = save({name: tensor.contiguous() for name, tensor in module.state_dict().items()})
     manifest = manifest.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
-    _write(directory / weights_file, weights)
-    _write(directory / MANIFEST_FILE, (manifest.model_dump_json(indent=2) + "\n").encode())
+    write_file(directory / weights_file, weights)
+    write_file(directory / MANIFEST_FILE, (manifest.model_dump_json(indent=2) + "\n").encode())
 
 
 def fitting_embedding(made_for: MadeForSlm, slm_directory: Path) -> Tensor:
@@ -119,7 +119,8 @@ def _read(path: Path, wanted: str) -> bytes:
         raise CheckpointError(f"cannot read {path}: {error.strerror}; {wanted}") from error
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
     partial = path.with_name(path.name + ".part")
     partial.write_bytes(content)
     partial.replace(path)

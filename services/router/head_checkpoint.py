@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from ..errors import CheckpointError
+from ..vocabulary import read_json
 from .checkpoint_files import MANIFEST_FILE, fitting_embedding, read_files, write_files
 from .embedding import hidden_size_of
 from .head_manifest import CiterManifest, CoLlmManifest, HeadManifest
@@ -61,6 +62,20 @@ def load_head(name: str, directory: Path, slm_directory: Path) -> LoadedHead:
             field="hidden_states_size",
         )
     return LoadedHead(files.fill(lambda: kind.network(hidden_size)), files.manifest)
+
+
+def holds_head(directory: Path) -> bool:
+    """Whether a directory holds a scorer over hidden states, going by the names of its files."""
+    return (directory / WEIGHTS_FILE).is_file()
+
+
+def name_of_head(directory: Path) -> str:
+    """By its manifest; `load_head` checks the rest.
+
+    Raises:
+        CheckpointError: the manifest is missing or damaged.
+    """
+    return str(read_json(directory / MANIFEST_FILE).get("name"))
 
 
 def save_head(directory: Path, network: nn.Module, manifest: HeadManifest) -> None:

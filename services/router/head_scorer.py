@@ -19,10 +19,15 @@ class HeadScorer(Scorer):
                 name=manifest.name,
                 slm=manifest.slm,
                 llm=manifest.llm,
+                weights_sha256=manifest.weights_sha256,
+                features=manifest.features,
                 hidden_size=manifest.hidden_states_size,
                 num_top_logits=0,
                 threshold=manifest.threshold,
                 num_parameters=sum(parameter.numel() for parameter in head.network.parameters()),
+                score_quantiles=manifest.score_quantiles,
+                calibrated_share=manifest.calibrated_share,
+                data=manifest.data,
             )
         )
         self._network = head.network.to(device)

@@ -2,13 +2,24 @@
 
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import CheckpointError
 from ..model_identity import ModelIdentity
 
+NUM_SCORE_QUANTILES = 19
+
+
+def _check_quantiles(quantiles: tuple[float, ...]) -> tuple[float, ...]:
+    if len(quantiles) not in (0, NUM_SCORE_QUANTILES) or list(quantiles) != sorted(quantiles):
+        raise ValueError(f"must be {NUM_SCORE_QUANTILES} ascending numbers, or none")
+    return quantiles
+
+
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ScoreQuantiles = Annotated[tuple[Share, ...], AfterValidator(_check_quantiles)]
+"""The 19 inner quantiles of some scores at steps of 5 %, ascending; empty where nobody knows."""
 
 
 class Part(BaseModel):
@@ -65,6 +76,8 @@ class TrainingDescription(Part):
     max_epochs: int
     patience: int
     seed: int
+    schedule: Literal["linear", "constant"] = "linear"
+    """Of the rate: down to 0 over `max_epochs`, or the same throughout."""
 
 
 class Quality(Part):
@@ -100,6 +113,12 @@ class ScorerManifest(Part):
     threshold: Share
     """For requests that name none; the policy of the same name says what lies on which side of it."""
     threshold_rule: str
+    score_quantiles: ScoreQuantiles = ()
+    """Of the scores on validation, unless `scores_on` says otherwise."""
+    calibrated_share: Share | None = None
+    """Share of those tokens that the threshold sends to the large model."""
+    scores_on: str = ""
+    """Which tokens these two were computed on, where not on validation by the training."""
     training: TrainingDescription
     validation: Quality
     test: Quality

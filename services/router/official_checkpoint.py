@@ -1,5 +1,6 @@
 """Fits a published router to the small model that it is served with, of which its file tells next to nothing."""
 
+import hashlib
 import logging
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def load_official(path: Path, slm_directory: Path) -> LoadedRouter:
             num_parameters=identity.num_parameters,
             tokenizer_hash=identity.tokenizer_hash,
         ),
+        weights_sha256=_hash_of(path),
         threshold=_threshold(official),
     )
     return LoadedRouter(classifier, embedding.float(), manifest)
@@ -82,6 +84,11 @@ def _embedding_size(official: OfficialFile) -> int | None:
     if projection is None or projection.ndim != 2:
         return None
     return projection.shape[1] - 2 * official.arguments.hidden_states_size
+
+
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _threshold(official: OfficialFile) -> float:

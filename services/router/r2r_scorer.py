@@ -19,10 +19,15 @@ class R2RScorer(Scorer):
                 name=manifest.name,
                 slm=manifest.slm,
                 llm=manifest.llm,
+                weights_sha256=manifest.weights_sha256,
+                features=manifest.features,
                 hidden_size=manifest.init_args.hidden_states_size,
                 num_top_logits=manifest.init_args.logits_size,
                 threshold=manifest.threshold,
                 num_parameters=router.classifier.num_parameters,
+                score_quantiles=manifest.score_quantiles,
+                calibrated_share=manifest.calibrated_share,
+                data=manifest.data,
             )
         )
         self._arguments = manifest.init_args

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from .classifier import ClassifierArguments, ModelType
-from .manifest import DataOrigin, MadeFor, Part, ScorerManifest, Share, UnnamedModel
+from .manifest import DataOrigin, MadeFor, Part, ScorerManifest, Sha256, Share, UnnamedModel
 
 _FEATURES = ("top_logits", "hidden_states", "token_ids")
 
@@ -45,10 +45,16 @@ class AssumedManifest(Part):
     """Stands in for the manifest of a published router, whose file tells little and pins nothing."""
 
     name: Literal["r2r"] = "r2r"
+    features: tuple[str, ...] = _FEATURES
     init_args: ClassifierArguments
     slm: MadeFor
     """The one that it is served with."""
     llm: UnnamedModel = UnnamedModel()
+    weights_sha256: Sha256
+    """Of its file."""
     threshold: Share
+    score_quantiles: tuple[float, ...] = ()
+    calibrated_share: None = None
+    data: None = None
     test: None = None
     """How well it does is not told."""

@@ -1,13 +1,13 @@
 """What the router service asks of a scorer, whatever it computes."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..errors import InvalidArgument
-from .manifest import MadeFor, UnnamedModel
+from .manifest import DataOrigin, MadeFor, UnnamedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,20 @@ class ScorerFacts:
     name: str
     slm: MadeFor
     llm: MadeFor | UnnamedModel
+    weights_sha256: str
+    features: tuple[str, ...]
     hidden_size: int
     num_top_logits: int
     """How many of the largest logits it reads; perhaps none."""
     threshold: float
     """Its own, for requests that name none."""
     num_parameters: int
+    score_quantiles: tuple[float, ...]
+    """Of the scores that the threshold was set on, at steps of 5 %; empty where nobody knows."""
+    calibrated_share: float | None
+    """Share of proposals that the threshold sent to the large model then."""
+    data: DataOrigin | None
+    """What it learned from, where that is told."""
 
 
 class Scorer(ABC):
@@ -30,6 +38,10 @@ class Scorer(ABC):
 
     def __init__(self, facts: ScorerFacts) -> None:
         self.facts = facts
+
+    def serve_at(self, threshold: float, *, share: float, score_quantiles: tuple[float, ...]) -> None:
+        """Tell another threshold than the checkpoint's, with what it was set on."""
+        self.facts = replace(self.facts, threshold=threshold, calibrated_share=share, score_quantiles=score_quantiles)
 
     def check(self, top_logits: Tensor, hidden_states: Tensor, token_ids: Tensor) -> None:
         """See that a batch can be scored.

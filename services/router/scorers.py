@@ -1,11 +1,13 @@
 """The scorers that a mesh is configured for."""
 
 import logging
+from pathlib import Path
 
 from ..config import MeshSettings
 from ..errors import CheckpointError
+from .calibration_check import apply_calibration
 from .checkpoint import load_router
-from .head_checkpoint import load_head
+from .head_checkpoint import holds_head, load_head, name_of_head
 from .head_scorer import HeadScorer
 from .r2r_scorer import R2RScorer
 from .scorer import Scorer
@@ -18,12 +20,14 @@ def load_scorers(settings: MeshSettings) -> dict[str, Scorer]:
 
     Raises:
         CheckpointError: a checkpoint is missing, damaged, of another kind than its name says, or made for another
-            small model; the message names the setting.
+            small model; or the calibration does not fit. The message names the setting.
     """
     router = R2RScorer(load_router(settings.router.path, settings.slm.path), settings.router.device)
     scorers: dict[str, Scorer] = {router.facts.name: router}
     for name in settings.router.scorers:
         scorers[name] = _load_head(name, settings)
+    if settings.router.calibration is not None:
+        apply_calibration(settings.router.calibration, scorers, settings)
     for scorer in scorers.values():
         logger.info(
             "router %s: %d parameters, threshold %.4f, made for %s and %s",
@@ -34,6 +38,17 @@ def load_scorers(settings: MeshSettings) -> dict[str, Scorer]:
             scorer.facts.llm.model_id or "a large model that it does not name",
         )
     return scorers
+
+
+def load_scorer(path: Path, slm_directory: Path, device: str = "cpu") -> Scorer:
+    """The one scorer of a checkpoint, of whichever kind that is.
+
+    Raises:
+        CheckpointError: it is missing or damaged, or was made for another small model.
+    """
+    if holds_head(path):
+        return HeadScorer(load_head(name_of_head(path), path, slm_directory), device)
+    return R2RScorer(load_router(path, slm_directory), device)
 
 
 def _load_head(name: str, settings: MeshSettings) -> Scorer:

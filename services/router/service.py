@@ -124,6 +124,8 @@ def _describe(name: str, scorer: Scorer) -> pb.ScorerDescription:
         num_top_logits=facts.num_top_logits,
         threshold=facts.threshold,
         num_parameters=facts.num_parameters,
+        score_quantiles=facts.score_quantiles,
+        calibrated_share=facts.calibrated_share,
     )
 
 

@@ -16,7 +16,7 @@ def calibrate(last: nn.Linear, logits: Tensor, positives: Tensor) -> None:
     """
     log_scale, shift = fit_scale(logits, positives)
     scale = log_scale.exp()
-    with torch.no_grad():
+    with torch.no_grad():  # scalars on the CPU go with weights anywhere
         last.weight.mul_(scale)
         last.bias.mul_(scale).add_(shift)
 

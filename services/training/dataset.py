@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Generic, Literal, Protocol, Self, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -83,6 +83,35 @@ class LabelSet(TokenRows):
     def count(self, kind: Kind) -> int:
         """How many tokens are of a kind."""
         return int((self.kinds == kind).sum())
+
+
+class LabelOrigin(Protocol):
+    """What a training needs to know of its labels, whoever made them."""
+
+    @property
+    def slm(self) -> MadeForSlm:
+        """The small model, whose features they are."""
+        ...
+
+    @property
+    def llm(self) -> MadeFor:
+        """The large model, which wrote the answers."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Where they came from, in words."""
+        ...
+
+    @property
+    def problem_seed(self) -> int:
+        """Of generated problems."""
+        ...
+
+    @property
+    def labels_sha256(self) -> str:
+        """Hash of the labels."""
+        ...
 
 
 class LabelDescription(RowsDescription):

@@ -8,39 +8,25 @@ the sentence with the one that the large model wrote itself.
 import argparse
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from ..errors import CheckpointError
-from ..model_identity import identify_model
-from ..router.embedding import embedding_hash, load_embedding
-from ..router.manifest import MadeFor, MadeForSlm
 from .dataset import Kind, LabelDescription, LabelSet, save_labels
 from .generation import Prefill, continue_greedily, prefill
 from .judge import sentences_agree
+from .pair import MAX_ANSWER_TOKENS, Pair, describe_pair, load_pair
 from .pretrain import prompt_ids
 from .problems import problems
 from .sentences import sentence_bounds, sentence_end_ids, text_of
 
 logger = logging.getLogger(__name__)
 
-MAX_ANSWER_TOKENS = 256
 MAX_SENTENCE_TOKENS = 48
 
 Judge = Callable[[str, str], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two models with one tokenizer, in eval mode."""
-
-    slm: PreTrainedModel
-    llm: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +36,6 @@ class _Mismatch:
     answer: int
     position: int
     proposal: int
-
-
-def load_pair(models: Path) -> Pair:
-    """The pair in `models/slm` and `models/llm`.
-
-    Raises:
-        CheckpointError: the two do not share a tokenizer, or their files are damaged.
-    """
-    if identify_model(models / "slm").tokenizer_hash != identify_model(models / "llm").tokenizer_hash:
-        raise CheckpointError(f"the two models in {models} do not share a tokenizer")
-    slm, llm = (
-        AutoModelForCausalLM.from_pretrained(models / name, use_safetensors=True, local_files_only=True).eval()
-        for name in ("slm", "llm")
-    )
-    return Pair(slm, llm, PreTrainedTokenizerFast.from_pretrained(models / "slm"))
-
-
-def describe_pair(models: Path) -> tuple[MadeForSlm, MadeFor]:
-    """What a scorer that learns from the pair in `models/slm` and `models/llm` is made for."""
-    slm, llm = identify_model(models / "slm"), identify_model(models / "llm")
-    embedding = load_embedding(models / "slm")
-    return MadeForSlm(**asdict(slm), embedding_sha256=embedding_hash(embedding)), MadeFor(**asdict(llm))
 
 
 def label_questions(

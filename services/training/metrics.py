@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..router.manifest import Quality
+from ..router.manifest import NUM_SCORE_QUANTILES, Quality
 
 
 def lowest_rate_threshold(probabilities: Tensor, positives: Tensor, recall: float) -> float:
@@ -86,3 +86,10 @@ def quality_of(chosen: Tensor, probabilities: Tensor, positives: Tensor) -> Qual
         pr_auc=average_precision(probabilities, positives),
         mean_probability=float(probabilities.double().mean()),
     )
+
+
+def inner_quantiles(scores: Tensor) -> tuple[float, ...]:
+    """The 19 quantiles at steps of 5 % between least and greatest, ascending; scores are float32 [n]."""
+    ordered = scores.sort().values
+    shares = torch.arange(1, NUM_SCORE_QUANTILES + 1, dtype=torch.float64) / (NUM_SCORE_QUANTILES + 1)
+    return tuple(ordered[(shares * (len(ordered) - 1)).floor().long()].tolist())

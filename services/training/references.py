@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .dataset import save_labels
 from .generation import Prefill, continue_greedily, prefill
-from .labels import MAX_ANSWER_TOKENS, Pair, describe_pair, load_pair
+from .pair import MAX_ANSWER_TOKENS, Pair, describe_pair, load_pair
 from .pretrain import prompt_ids
 from .problems import Problem, problems, read_answer
 from .reference_set import ReferenceDescription, ReferenceSet

@@ -17,9 +17,9 @@ and the {logits_size} largest raw logits of `{slm}` -> probability that its prop
 sentence that `{llm}` writes. Hidden widths {hidden_dims}, expansion {expansion}. It fits these two models only, by
 parameters, tokenizer and the small model's very weights, and is refused elsewhere.
 
-Made by `python -m allroads.training.labels` (problem seed {problem_seed}) and `python -m
-allroads.training.train_router` (seed {seed}, AdamW {rate}, weight decay {weight_decay}, batch {batch_size}). Labels
-follow the R2R pipeline on training problems of the embedded pair; the judge is exact (numbers, operators and roles).
+Made by {made_by}
+(problem seed {problem_seed}, seed {seed}, AdamW {rate}, weight decay {weight_decay}, batch {batch_size}).
+Labels follow the R2R pipeline, from: {source}.
 Class weights were used in training only; probabilities were calibrated on validation (Platt).
 
 | split | problems | tokens | identical | neutral | divergent |
@@ -35,8 +35,8 @@ does what the threshold means. `manifest.json` has all of this for machines.
 """
 
 
-def write_router_card(directory: Path, num_parameters: int, manifest: RouterManifest) -> None:
-    """Write `README.md` into the router's directory."""
+def write_router_card(directory: Path, num_parameters: int, manifest: RouterManifest, made_by: str) -> None:
+    """Write `README.md` into the router's directory; `made_by` names the commands."""
     data, training, arguments = manifest.data, manifest.training, manifest.init_args
     splits = (("train", data.train), ("validation", data.validation), ("test", data.test))
     text = _CARD.format(
@@ -47,6 +47,8 @@ def write_router_card(directory: Path, num_parameters: int, manifest: RouterMani
         llm=manifest.llm.model_id,
         hidden_dims=list(arguments.hidden_dims),
         expansion=arguments.expansion_factor,
+        made_by=made_by,
+        source=data.source,
         problem_seed=data.problem_seed,
         seed=training.seed,
         rate=training.rate,

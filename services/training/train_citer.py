@@ -17,7 +17,7 @@ from ..router.heads import CiterNetwork
 from .dataset import Splits
 from .fitting import FitRecipe, fit
 from .head_training import TrainedHead, make_head, manifest_parts, run_command, scores_of
-from .metrics import lowest_ceiling, quality_of
+from .metrics import inner_quantiles, lowest_ceiling, quality_of
 from .reference_set import ReferenceDescription, ReferenceSet
 
 RECIPE = FitRecipe(rate=1e-3, target_recall=0.99)
@@ -34,12 +34,15 @@ def train_citer(splits: Splits[ReferenceSet], description: ReferenceDescription,
     on_validation, on_test = (scores_of(network, part) for part in (splits.validation, splits.test))
     of_validation, of_test = (_positives(part).float() for part in (splits.validation, splits.test))
     tau = lowest_ceiling(on_validation, of_validation, recipe.target_recall)
+    validation = quality_of(on_validation < tau, 1 - on_validation, of_validation)
     manifest = CiterManifest(
         **manifest_parts(splits, description, recipe),
         positives="tokens where the small model does not suffice",
         threshold=tau,
         threshold_rule=f"lowest tau with recall >= {recipe.target_recall} of score < tau on validation",
-        validation=quality_of(on_validation < tau, 1 - on_validation, of_validation),
+        score_quantiles=inner_quantiles(on_validation),
+        calibrated_share=validation.positive_rate,
+        validation=validation,
         test=quality_of(on_test < tau, 1 - on_test, of_test),
     )
     return TrainedHead(network, manifest)

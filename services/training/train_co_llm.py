@@ -27,7 +27,7 @@ from ..router.heads import CoLlmHead
 from .dataset import Splits
 from .fitting import FitRecipe, fit
 from .head_training import TrainedHead, make_head, manifest_parts, run_command, scores_of
-from .metrics import highest_quantile, quality_of
+from .metrics import highest_quantile, inner_quantiles, quality_of
 from .reference_set import ReferenceDescription, ReferenceSet
 
 NUM_QUANTILES = 200
@@ -49,6 +49,7 @@ def train_co_llm(splits: Splits[ReferenceSet], description: ReferenceDescription
     on_validation, on_test = (scores_of(head, part) for part in (splits.validation, splits.test))
     of_validation, of_test = (part.defers.float() for part in (splits.validation, splits.test))
     share, eta = highest_quantile(on_validation, of_validation, recipe.target_recall, NUM_QUANTILES)
+    validation = quality_of(on_validation > eta, on_validation, of_validation)
     manifest = CoLlmManifest(
         **manifest_parts(splits, description, recipe),
         positives="tokens where only the large model is right",
@@ -57,7 +58,9 @@ def train_co_llm(splits: Splits[ReferenceSet], description: ReferenceDescription
             f"quantile {share:.3f} of P_defer on validation, the highest of {NUM_QUANTILES} with recall >= "
             f"{recipe.target_recall} of score > eta there"
         ),
-        validation=quality_of(on_validation > eta, on_validation, of_validation),
+        score_quantiles=inner_quantiles(on_validation),
+        calibrated_share=validation.positive_rate,
+        validation=validation,
         test=quality_of(on_test > eta, on_test, of_test),
     )
     return TrainedHead(head, manifest)

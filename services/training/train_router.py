@@ -1,4 +1,6 @@
-"""Train a router on labelled tokens: `python -m allroads.training.train_router`.
+"""Train a router on labelled tokens: `allroads train`, and for the embedded one this module.
+
+`python -m allroads.training.train_router` reads what `allroads.training.labels` wrote.
 
 The class weight is used in training only; probabilities are calibrated afterwards, and the threshold is
 chosen, on validation problems. What the manifest says of the router was measured on test problems, which
@@ -13,43 +15,67 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, StartupError
 from ..router.checkpoint import save_router
 from ..router.classifier import ClassifierArguments, HiddenStatesTokenLMHeadLogitsClassifier
 from ..router.embedding import embedding_hash, load_embedding
 from ..router.router_manifest import DataDescription, RouterManifest, SplitData
 from .calibration import calibrate
-from .dataset import Kind, LabelDescription, LabelSet, Splits, load_labels, split_by_problem
-from .metrics import lowest_rate_threshold, quality_at
+from .dataset import Kind, LabelDescription, LabelOrigin, LabelSet, Splits, load_labels, split_by_problem
+from .fitting import Watcher
+from .metrics import inner_quantiles, lowest_rate_threshold, quality_at
 from .router_card import write_router_card
 from .router_fit import RouterRecipe, fit_router, logits_of
+from .train_report import TrainReport, make_report, report_split
 from .usefulness import require_positives, require_use
 
 logger = logging.getLogger(__name__)
 
+_MADE_BY = "`python -m allroads.training.labels` and `python -m allroads.training.train_router`"
+
 
 @dataclass(frozen=True, slots=True)
 class TrainedRouter:
-    """A calibrated classifier, and its manifest but for the hash of the weights."""
+    """A calibrated classifier on the CPU, its manifest but for the hash of the weights, and how it went."""
 
     classifier: HiddenStatesTokenLMHeadLogitsClassifier
     manifest: RouterManifest
+    report: TrainReport
 
 
 def train_router(
-    labels: LabelSet, description: LabelDescription, embedding: Tensor, recipe: RouterRecipe
+    labels: LabelSet,
+    origin: LabelOrigin,
+    embedding: Tensor,
+    recipe: RouterRecipe,
+    *,
+    device: str = "cpu",
+    num_threads: int | None = None,
+    watcher: Watcher = Watcher(),  # noqa: B008 (frozen)
 ) -> TrainedRouter:
     """Train, calibrate, choose the threshold, and measure.
 
     Args:
         labels: all labelled tokens; parted here by problem.
-        description: what they were made from.
+        origin: what they were made from.
         embedding: the small model's, float32 [rows, size].
         recipe: shape and training.
+        device: where it is trained.
+        num_threads: torch threads; as many as there are now where None.
+        watcher: is told how far it is.
 
     Raises:
-        StartupError: a split has no divergent token, or the router finds none.
+        StartupError: the recipe does not fit the labels, a split has no divergent token, or the router finds none.
     """
+    recipe.check()
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    if recipe.logits_size > (num_logits := labels.top_logits.shape[1]):
+        raise StartupError(
+            f"logits_size is {recipe.logits_size}, but the labels have only {num_logits} logits a token: choose as "
+            "many or less, or label with more",
+            field="logits_size",
+        )
     splits = split_by_problem(labels, recipe.seed)
     parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     require_positives({name: part.divergent for name, part in parts.items()}, "divergent token")
@@ -62,35 +88,47 @@ def train_router(
         dropout_rate=recipe.dropout,
         normalize_input=recipe.normalize_input,
     )
-    classifier = HiddenStatesTokenLMHeadLogitsClassifier(arguments, embedding.shape[1])
-    fit_router(classifier, splits, embedding, recipe)
+    classifier = HiddenStatesTokenLMHeadLogitsClassifier(arguments, embedding.shape[1]).to(device)
+    epochs = fit_router(classifier, splits, embedding, recipe, watcher)
     calibrate(classifier.output, logits_of(classifier, splits.validation, embedding), splits.validation.divergent)
     on_validation, on_test = (
         logits_of(classifier, part, embedding).sigmoid() for part in (splits.validation, splits.test)
     )
-    threshold = lowest_rate_threshold(on_validation, splits.validation.divergent, recipe.target_recall)
+    of_validation, of_test = splits.validation.divergent, splits.test.divergent
+    threshold = lowest_rate_threshold(on_validation, of_validation, recipe.target_recall)
+    validation = quality_at(threshold, on_validation, of_validation)
     manifest = RouterManifest(
         init_args=arguments,
-        slm=description.slm,
-        llm=description.llm,
+        slm=origin.slm,
+        llm=origin.llm,
         weights_sha256="0" * 64,
         threshold=threshold,
         threshold_rule=f"lowest positive rate with recall >= {recipe.target_recall} on validation",
-        data=_data(description, splits, recipe.seed),
+        score_quantiles=inner_quantiles(on_validation),
+        calibrated_share=validation.positive_rate,
+        data=_data(origin, splits, recipe.seed),
         training=recipe.describe(),
-        validation=quality_at(threshold, on_validation, splits.validation.divergent),
-        test=quality_at(threshold, on_test, splits.test.divergent),
+        validation=validation,
+        test=quality_at(threshold, on_test, of_test),
     )
     require_use(manifest)
-    return TrainedRouter(classifier, manifest)
+    report = make_report(
+        recipe,
+        epochs,
+        classifier.num_parameters,
+        manifest,
+        report_split(manifest.validation, on_validation, of_validation),
+        report_split(manifest.test, on_test, of_test),
+    )
+    return TrainedRouter(classifier.cpu(), manifest, report)
 
 
-def _data(description: LabelDescription, splits: Splits[LabelSet], seed: int) -> DataDescription:
+def _data(origin: LabelOrigin, splits: Splits[LabelSet], seed: int) -> DataDescription:
     return DataDescription(
-        source=description.source,
-        problem_seed=description.problem_seed,
+        source=origin.source,
+        problem_seed=origin.problem_seed,
         split_seed=seed,
-        labels_sha256=description.labels_sha256,
+        labels_sha256=origin.labels_sha256,
         train=_split_data(splits.train),
         validation=_split_data(splits.validation),
         test=_split_data(splits.test),
@@ -107,6 +145,21 @@ def _split_data(part: LabelSet) -> SplitData:
     )
 
 
+def fitting_embedding(slm_directory: Path, origin: LabelOrigin) -> Tensor:
+    """The small model's input embedding, float32.
+
+    Raises:
+        CheckpointError: it is another model than the one that the labels were made with.
+    """
+    embedding = load_embedding(slm_directory)
+    if embedding_hash(embedding) != origin.slm.embedding_sha256:
+        raise CheckpointError(
+            f"the labels were made with another model ({origin.slm.model_id}) than {slm_directory}: name the one that "
+            "they were made with, or label anew"
+        )
+    return embedding.float()
+
+
 def make_router(models: Path, labels_directory: Path, out: Path, recipe: RouterRecipe) -> RouterManifest:
     """Train a router on a label set and write it to `out`, with its card.
 
@@ -115,12 +168,10 @@ def make_router(models: Path, labels_directory: Path, out: Path, recipe: RouterR
         StartupError: no useful router came of it; nothing is written.
     """
     labels, description = load_labels(labels_directory, LabelSet, LabelDescription)
-    embedding = load_embedding(models / "slm")
-    if embedding_hash(embedding) != description.slm.embedding_sha256:
-        raise CheckpointError(f"the labels in {labels_directory} were made with another model than {models / 'slm'}")
-    trained = train_router(labels, description, embedding.float(), recipe)
+    embedding = fitting_embedding(models / "slm", description)
+    trained = train_router(labels, description, embedding, recipe)
     save_router(out, trained.classifier, trained.manifest)
-    write_router_card(out, trained.classifier.num_parameters, trained.manifest)
+    write_router_card(out, trained.classifier.num_parameters, trained.manifest, _MADE_BY)
     return trained.manifest
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import torch
-from allroads.training.labels import Pair
+from allroads.training.pair import Pair
 from allroads.training.pretrain import prompt_ids
 from torch import Tensor, nn
 from transformers import PreTrainedModel

@@ -10,6 +10,7 @@ from allroads.errors import CheckpointError
 from allroads.training import labels as labels_module
 from allroads.training.dataset import Kind, LabelDescription, LabelSet, load_labels, split_by_problem
 from allroads.training.labels import label_questions, make_labels
+from allroads.training.pair import load_pair
 from allroads.training.problems import problems
 
 from ..router.test_checkpoint import Touch
@@ -86,7 +87,7 @@ def test_two_tokenizers_are_refused(tmp_path: Path) -> None:
     config = models / "llm" / "tokenizer_config.json"
     config.write_text(config.read_text().replace("<|im_end|>", "<|im_start|>"))
     with pytest.raises(CheckpointError, match="do not share a tokenizer"):
-        labels_module.load_pair(models)
+        load_pair(models)
 
 
 def test_a_pickle_in_place_of_labels_is_refused_and_runs_nothing(script: Script, tmp_path: Path) -> None:

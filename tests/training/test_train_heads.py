@@ -13,7 +13,7 @@ from allroads.router.head_manifest import HeadManifest
 from allroads.router.head_scorer import HeadScorer
 from allroads.training.dataset import save_labels, split_by_problem
 from allroads.training.fitting import FitRecipe
-from allroads.training.labels import describe_pair
+from allroads.training.pair import describe_pair
 from allroads.training.reference_set import ReferenceDescription, ReferenceSet
 from allroads.training.train_citer import make_citer
 from allroads.training.train_co_llm import make_co_llm, marginal_loss
