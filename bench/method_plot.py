@@ -3,19 +3,16 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import matplotlib as mpl
+from allroads.svg_style import COLOURS, as_svg, svg_style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .method_results import Figures, Results
 from .method_settings import Method
 
-_NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _ENDS = {"slm": "s", "llm": "D"}
 _CONTROL = "random"
 _MARKERS = "os^vDP*Xdph<>"
-# Okabe and Ito's colours, which differ for colour-blind readers and in grey, without their yellow.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _SHARES = (0, 1, 5, 10, 20, 40, 60, 80, 100)
 _LINES = ("-", "--")
 """Of a method's curves, one for each parameter that is varied."""
@@ -26,17 +23,7 @@ Across = Callable[[Figures], float]
 
 def draw(results: Results, path: Path) -> None:
     """Accuracy against the large model's share and against speed; routing rules above, judged drafts below."""
-    style = mpl.rc_context({
-        "svg.hashsalt": "allroads",  # ids of parts are drawn from it, else at random
-        "svg.fonttype": "none",  # text stays text: small, searchable
-        "font.size": 9.0,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "0.9",
-        "axes.axisbelow": True,
-    })  # fmt: skip
-    with style:
+    with svg_style():
         figure = Figure(figsize=(10.5, 8.0), layout="constrained")
         axes = figure.subplots(2, 2, sharey=True, sharex="col")
         for row, judges_drafts in enumerate((False, True)):
@@ -50,10 +37,7 @@ def draw(results: Results, path: Path) -> None:
             axes[row, 1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
         axes[1, 0].set_xlabel("tokens that the small model did not write, %")
         axes[1, 1].set_xlabel("token/s over those of llm alone, 8 requests")
-        figure.savefig(path, format="svg", metadata=_NO_METADATA)
-    # The backend ends lines of paths in blanks, which tools that tidy text would take off.
-    lines = path.read_text(encoding="utf-8").splitlines()
-    path.write_text("".join(f"{line.rstrip()}\n" for line in lines), encoding="utf-8")
+        path.write_text(as_svg(figure), encoding="utf-8")
 
 
 def _square_root_scale(axes: Axes) -> None:
@@ -71,7 +55,7 @@ def _panel(axes: Axes, results: Results, methods: Sequence[Method], across: Acro
         control.sort(key=lambda one: one.llm_share)
         _line(axes, control, across, "0.55", ".", ":", _CONTROL)
     for index, method in enumerate(methods):
-        colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
+        colour, marker = COLOURS[index % len(COLOURS)], _MARKERS[index % len(_MARKERS)]
         for sweep, line in zip(method.sweeps, _LINES, strict=False):
             label = method.policy if len(method.sweeps) == 1 else f"{method.policy} ({sweep})"
             _line(axes, results.curve(method.policy, sweep), across, colour, marker, line, label)

@@ -7,11 +7,11 @@ proposals and catch-up included, and every proposal that the router scored.
 """
 
 import asyncio
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from allroads.config import load_settings
+from allroads.evaluation.cost import ParameterCounts, Work, full_cost, published_cost
 from allroads.model_identity import identify_model
 from allroads.router.checkpoint import load_router
 from allroads.training.problems import Problem, problems
@@ -26,16 +26,7 @@ MARGIN = 0.02
 """Accuracy below the LLM's that still counts as the LLM's."""
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """Parameter counts."""
-
-    tiers: tuple[int, ...]
-    """Of each model, the small one first."""
-    router: int
-
-
-async def measure(mesh: Mesh, sample: list[Problem], routing: dict[str, Any], size: Parameters) -> dict[str, Any]:
+async def measure(mesh: Mesh, sample: list[Problem], routing: dict[str, Any], size: ParameterCounts) -> dict[str, Any]:
     """Accuracy, share and cost of one routing rule."""
     gate = asyncio.Semaphore(16)
 
@@ -45,15 +36,14 @@ async def measure(mesh: Mesh, sample: list[Problem], routing: dict[str, Any], si
 
     replies = await asyncio.gather(*(ask(index, problem) for index, problem in enumerate(sample)))
     sums = account(replies, sample)
-    written = sum(count * each for count, each in zip(sums.tokens.values(), size.tiers, strict=True))
-    computed = sum(count * each for count, each in zip(sums.computed, size.tiers, strict=True))
+    work = Work(tuple(sums.tokens.values()), sums.computed, sums.num_scored)
     count = sums.num_answers
     return {
         "accuracy": sums.num_right / count,
         "llm_share": sums.llm_share,
         "cost": {
-            "published_per_answer": written / 1e9 / count,
-            "full_per_answer": (computed + sums.num_scored * size.router) / 1e9 / count,
+            "published_per_answer": published_cost(work, size) / count,
+            "full_per_answer": full_cost(work, size) / count,
         },
         "tokens_per_answer": sums.num_tokens / count,
         "routing": routing,
@@ -63,7 +53,7 @@ async def measure(mesh: Mesh, sample: list[Problem], routing: dict[str, Any], si
 async def run(num_problems: int, *, quick: bool) -> dict[str, Any]:
     """All policies in one mesh."""
     settings = load_settings()
-    size = Parameters(
+    size = ParameterCounts(
         tuple(identify_model(tier.path).num_parameters for tier in settings.tiers.values()),
         load_router(settings.router.path, settings.slm.path).classifier.num_parameters,
     )

@@ -30,7 +30,7 @@ ALLOWED = {
     "router": _SERVICE,
     "gateway": _SERVICE,
     "training": _SERVICE | {"slm", "llm", "router", "gateway"},
-    "labelling": _SERVICE | {"router", "training"},
+    "labelling": _SERVICE | {"router", "gateway", "training"},
     "evaluation": _SERVICE | {"router", "gateway", "training"},
     "audit": _SERVICE | {"router", "gateway", "training", "labelling", "evaluation"},
     "conformance": _SERVICE | {"router"},

@@ -6,11 +6,17 @@ import typer
 
 from .. import __version__
 from ..errors import AllroadsError
+from .audit import audit
+from .calibrate import calibrate
 from .chat import chat
 from .console import exit_code, print_error, stdout
+from .evaluate import evaluate
+from .label import label
 from .policy import policy
+from .roi import roi
 from .serve import serve
 from .show_config import show_config
+from .train import train
 from .up import up
 
 app = typer.Typer(
@@ -26,7 +32,13 @@ app.command()(up)
 app.command()(serve)
 app.command()(chat)
 app.command("config")(show_config)
+app.command()(label)
+app.command()(evaluate)
+app.command()(roi)
+app.command()(train)
+app.command()(calibrate)
 app.add_typer(policy, name="policy")
+app.add_typer(audit, name="audit")
 
 
 def _print_version(wanted: bool) -> None:

@@ -41,7 +41,7 @@ async def outcomes(
 @pytest.mark.parametrize(
     ("name", "parameters", "num_prompts"),
     [
-        ("entropy", {"threshold": 2.0}, 50),
+        ("entropy", {"threshold": 2.0}, 12),
         ("citer", {"threshold": 0.5}, 8),
         ("r-stitch", {"threshold": 0.35}, 8),
         ("bild", {"rollback": 15.0, "fallback": 0.1}, 8),

@@ -18,7 +18,7 @@ from ..policies.views import Value
 from ..policies_oracle import PolicyOracle
 
 NUM_PROMPTS, NUM_REQUIRED, NUM_ALONE = 64, 50, 3
-MAX_TOKENS = 28
+MAX_TOKENS = 20
 EOS = frozenset({2})
 ROUNDING = 2e-4
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in PolicyRegistry.load().all()}

@@ -58,6 +58,7 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 def test_a_disk_that_fails_ends_the_log_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = DecisionLog(tmp_path / "x", max_bytes=1 << 20, num_files=1)
+    assert log._files.stream is not None
     log._files.stream.close()
     for number in range(50):
         log.write(number)
