@@ -114,12 +114,6 @@ class LabelOrigin(Protocol):
         ...
 
 
-class LabelDescription(RowsDescription):
-    """Of a `LabelSet`; only finished answers are in it."""
-
-    format: Literal["allroads-labels"] = "allroads-labels"
-
-
 _Rows = TypeVar("_Rows", bound=TokenRows)
 _Description = TypeVar("_Description", bound=RowsDescription)
 

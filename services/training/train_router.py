@@ -1,13 +1,10 @@
-"""Train a router on labelled tokens: `allroads train`, and for the embedded one this module.
-
-`python -m allroads.training.train_router` reads what `allroads.training.labels` wrote.
+"""Train a router on labelled tokens, for `allroads train`.
 
 The class weight is used in training only; probabilities are calibrated afterwards, and the threshold is
 chosen, on validation problems. What the manifest says of the router was measured on test problems, which
 nothing was chosen on. A router that finds nothing is not written.
 """
 
-import argparse
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,22 +13,18 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, StartupError
-from ..router.checkpoint import save_router
 from ..router.classifier import ClassifierArguments, HiddenStatesTokenLMHeadLogitsClassifier
 from ..router.embedding import embedding_hash, load_embedding
 from ..router.router_manifest import DataDescription, RouterManifest, SplitData
 from .calibration import calibrate
-from .dataset import Kind, LabelDescription, LabelOrigin, LabelSet, Splits, load_labels, split_by_problem
+from .dataset import Kind, LabelOrigin, LabelSet, Splits, split_by_problem
 from .fitting import Watcher
 from .metrics import inner_quantiles, lowest_rate_threshold, quality_at
-from .router_card import write_router_card
 from .router_fit import RouterRecipe, fit_router, logits_of
 from .train_report import TrainReport, make_report, report_split
 from .usefulness import require_positives, require_use
 
 logger = logging.getLogger(__name__)
-
-_MADE_BY = "`python -m allroads.training.labels` and `python -m allroads.training.train_router`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,52 +151,3 @@ def fitting_embedding(slm_directory: Path, origin: LabelOrigin) -> Tensor:
             "they were made with, or label anew"
         )
     return embedding.float()
-
-
-def make_router(models: Path, labels_directory: Path, out: Path, recipe: RouterRecipe) -> RouterManifest:
-    """Train a router on a label set and write it to `out`, with its card.
-
-    Raises:
-        CheckpointError: the labels were made with another small model than `models/slm`.
-        StartupError: no useful router came of it; nothing is written.
-    """
-    labels, description = load_labels(labels_directory, LabelSet, LabelDescription)
-    embedding = fitting_embedding(models / "slm", description)
-    trained = train_router(labels, description, embedding, recipe)
-    save_router(out, trained.classifier, trained.manifest)
-    write_router_card(out, trained.classifier.num_parameters, trained.manifest, _MADE_BY)
-    return trained.manifest
-
-
-def main() -> None:
-    """Command line."""
-    default = RouterRecipe()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("models"), help="directory with slm/")
-    parser.add_argument("--labels", type=Path, default=Path("build/labels"))
-    parser.add_argument("--out", type=Path, default=Path("models/router"))
-    parser.add_argument("--seed", type=int, default=default.seed)
-    parser.add_argument("--target-recall", type=float, default=default.target_recall)
-    parser.add_argument("--logits-size", type=int, default=default.logits_size)
-    parser.add_argument("--hidden-dims", type=int, nargs="+", default=default.hidden_dims)
-    parser.add_argument("--expansion-factor", type=int, default=default.expansion_factor)
-    parser.add_argument("--max-epochs", type=int, default=default.max_epochs)
-    parser.add_argument("--num-threads", type=int, default=2)
-    arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    torch.set_num_threads(arguments.num_threads)
-    recipe = RouterRecipe(
-        logits_size=arguments.logits_size,
-        hidden_dims=tuple(arguments.hidden_dims),
-        expansion_factor=arguments.expansion_factor,
-        max_epochs=arguments.max_epochs,
-        target_recall=arguments.target_recall,
-        seed=arguments.seed,
-    )
-    manifest = make_router(arguments.models, arguments.labels, arguments.out, recipe)
-    for name, quality in (("validation", manifest.validation), ("test", manifest.test)):
-        logger.info("%s: %s", name, quality.model_dump_json())
-
-
-if __name__ == "__main__":
-    main()

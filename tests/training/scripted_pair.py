@@ -76,3 +76,12 @@ class _Writer(_Reader):
             rest = rest[:max_new_tokens]
             rows.append(rest + [0] * (max_new_tokens - len(rest)))
         return torch.cat([ids, torch.tensor(rows)], dim=1)
+
+
+def position_of(script: Script, question: str, token: str, nth: int = 0) -> int:
+    tokens = script.words.convert_ids_to_tokens(script.answers[question])
+    return [at for at, name in enumerate(tokens) if name == token][nth]
+
+
+def token_id(script: Script, token: str) -> int:
+    return script.words.get_vocab()[token]

@@ -13,9 +13,8 @@ from allroads.training.reference_set import ReferenceDescription, ReferenceSet
 from allroads.training.references import make_references, read_references
 from torch import Tensor
 
-from .scripted_pair import VOCABULARY, Script
+from .scripted_pair import VOCABULARY, Script, position_of, token_id
 from .small_pair import write_pair
-from .test_labels import position_of, token_id
 
 SOLUTION = "Now Aya has 95 apples. So the answer is 95."
 
