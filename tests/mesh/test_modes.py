@@ -145,7 +145,7 @@ async def test_a_share_is_held_in_a_real_mesh(tiny_pair: Path, tmp_path: Path) -
         await mesh.until_ready("slm")
         async with HomeClient(mesh.settings.slm.address) as client:
             tiers: list[int] = []
-            for _ in range(6):
+            for _ in range(4):
                 prompts = [[rng.randrange(3, 472) for _ in range(8)] for _ in range(12)]
                 replies = await client.answer(*(request(p, "", max_tokens=150, ignore_eos=True) for p in prompts))
                 tiers = [tier for reply in replies for tier in reply.tiers]

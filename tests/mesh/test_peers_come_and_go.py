@@ -12,7 +12,7 @@ from ..doubles.home_client import HomeClient, Reply, request
 from ..doubles.processes import MeshProcesses
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11], [12] * 40]
-LONG = 400
+LONG = 250
 LONGER = 1500
 
 

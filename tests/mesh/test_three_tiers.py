@@ -206,7 +206,7 @@ async def _started(settings: MeshSettings, directory: Path) -> AsyncIterator[Mes
 @pytest.mark.timeout(240)
 async def test_the_middle_dies_and_comes_back(triple: dict[str, Path], tmp_path: Path) -> None:
     wires = [
-        request(prompt, policy, max_tokens=300, ignore_eos=True, seed=seed, given=parameters)
+        request(prompt, policy, max_tokens=160, ignore_eos=True, seed=seed, given=parameters)
         for seed, prompt in enumerate(_prompts(3))
         for policy, parameters in (("me", {"weights": WEIGHTS}), ("llm", {}))
     ]
