@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_QUEUED = 20_000
 _REPORT_S = 60.0
+_CLOSE_S = 5.0
 
 
 class _PrivateFiles(RotatingFileHandler):
@@ -79,9 +80,13 @@ class DecisionLog:
                 logger.warning("%d decisions were not recorded: the disk is too slow", self._num_lost)
 
     def close(self) -> None:
-        """Write what is queued, and let go of the file."""
-        self._queue.put(None)
-        self._thread.join()
+        """Write what is queued, as far as the disk takes it in time, and let go of the file."""
+        with suppress(queue.Full):
+            self._queue.put(None, timeout=_CLOSE_S)
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            logger.warning("the disk does not take the record of decisions; the end of it is lost")
+            return
         with suppress(OSError, ValueError):  # a disk that failed fails again
             self._files.close()
 

@@ -3,9 +3,11 @@
 import json
 import stat
 from pathlib import Path
+from threading import Event
 
 import pytest
 from allroads.errors import StartupError
+from allroads.slm import decision_log
 from allroads.slm.decision_log import DecisionLog
 
 
@@ -64,3 +66,16 @@ def test_a_disk_that_fails_ends_the_log_only(tmp_path: Path, caplog: pytest.LogC
         log.write(number)
     log.close()
     assert caplog.text.count("not recorded any more") == 1
+
+
+def test_a_disk_that_hangs_holds_up_no_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_log, "_CLOSE_S", 0.2)
+    log, freed = DecisionLog(tmp_path / "x", max_bytes=1 << 20, num_files=1), Event()
+    monkeypatch.setattr(log._files, "handle", lambda record: freed.wait())
+    log.write(1)
+    log.close()
+    assert "the end of it is lost" in caplog.text
+    freed.set()
+    log.close()
