@@ -192,6 +192,27 @@ class RouterSettings(_Frozen):
     num_threads: Positive = 1
 
 
+class AdmissionSettings(_Frozen):
+    """What the gateway does by its model of the mesh's throughput (docs/admission.md)."""
+
+    delayed_batching: Literal["auto", "off"] = "auto"
+    """Whether larger tiers wait for company before they launch a batch, where that makes the mesh faster."""
+    max_hold_s: Annotated[float, Field(gt=0, le=10)] = 0.05
+    """How long a hand-off waits for company at most."""
+    min_gain: Annotated[float, Field(ge=0, le=1)] = 0.03
+    """What a change of launch thresholds must promise, as a part of the throughput, before it is made."""
+    min_tokens_per_s: Annotated[float, Field(gt=0)] | None = None
+    """The promise to each admitted request: as many run at once as can be served so fast."""
+    max_first_token_s: Annotated[float, Field(gt=0)] | None = None
+    """The other promise: who cannot have the first token so soon after arrival is refused."""
+    requests_per_minute_per_key: Positive | None = None
+    """Requests that one API key may start in a minute."""
+    starts_per_s: Positive | None = None
+    """Requests that may start in a second, so that prompts do not come all at once."""
+    max_waiting_per_key: Positive | None = None
+    """Requests of one API key that may wait; as many as there is room for where nothing is said."""
+
+
 class GatewaySettings(_Frozen):
     """Where clients come in, and how many."""
 
@@ -211,6 +232,7 @@ class GatewaySettings(_Frozen):
     max_body_bytes: Positive = 8 * 1024 * 1024
     piece_interval_s: Annotated[float, Field(ge=0)] = 0.004
     """Tokens that follow each other faster travel to the client together; slower steps are not held up."""
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
 
 
 class MeshSettings(BaseSettings):

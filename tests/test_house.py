@@ -24,18 +24,19 @@ ALLOWED = {
     "engine": _BOTTOM,
     "mesh": _BOTTOM,
     "policies": _BOTTOM | {"engine"},
+    "throughput": _BOTTOM,
     "model": _POLICIES,
     "slm": _SERVICE,
     "llm": _SERVICE,
     "router": _SERVICE,
-    "gateway": _SERVICE,
+    "gateway": _SERVICE | {"throughput"},
     "training": _SERVICE | {"slm", "llm", "router", "gateway"},
     "labelling": _SERVICE | {"router", "gateway", "training"},
     "evaluation": _SERVICE | {"router", "gateway", "training"},
     "audit": _SERVICE | {"router", "gateway", "training", "labelling", "evaluation"},
     "conformance": _SERVICE | {"router"},
     "cli": _SERVICE
-    | {"slm", "llm", "router", "gateway", "training", "labelling", "evaluation", "audit", "conformance"},
+    | {"slm", "llm", "router", "gateway", "training", "labelling", "evaluation", "audit", "conformance", "throughput"},
 }
 """Which folders a folder may import from, besides itself."""
 
@@ -43,6 +44,7 @@ BANNED = {
     "engine": {"grpc", "socket", "fastapi", "httpx"},
     "policies": {"grpc", "socket", "fastapi", "httpx"},
     "gateway": {"torch", "transformers"},
+    "throughput": {"grpc", "socket", "fastapi", "httpx", "torch", "transformers"},
     "cli": {"torch", "transformers"},
 }
 

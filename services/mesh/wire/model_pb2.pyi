@@ -307,23 +307,60 @@ class GenerateRequest(_message.Message):
 
     OPENS_FIELD_NUMBER: _builtins.int
     ABORTED_SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
+    LAUNCHES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opens(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenRequest]: ...
     @_builtins.property
     def aborted_sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def launches(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaunchThreshold]:
+        """How long larger tiers are to wait for company: in force until told otherwise or until this stream ends."""
+
     def __init__(
         self,
         *,
         opens: _abc.Iterable[Global___OpenRequest] | None = ...,
         aborted_sequence_ids: _abc.Iterable[_builtins.int] | None = ...,
+        launches: _abc.Iterable[Global___LaunchThreshold] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_sequence_ids", b"aborted_sequence_ids", "opens", b"opens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_sequence_ids", b"aborted_sequence_ids", "launches", b"launches", "opens", b"opens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
+
+@_typing.final
+class LaunchThreshold(_message.Message):
+    """When a larger tier runs a batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    NUM_VISITS_FIELD_NUMBER: _builtins.int
+    FLUSH_TIMEOUT_US_FIELD_NUMBER: _builtins.int
+    tier: _builtins.int
+    num_visits: _builtins.int
+    """Visits that wait before it does; 0 and 1 launch at once. In force is the smaller one of this and of the visits
+    that could come.
+    """
+    flush_timeout_us: _builtins.int
+    """The oldest of them waits no longer than this, whoever else comes."""
+    def __init__(
+        self,
+        *,
+        tier: _builtins.int = ...,
+        num_visits: _builtins.int = ...,
+        flush_timeout_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flush_timeout_us", b"flush_timeout_us", "num_visits", b"num_visits", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaunchThreshold: _TypeAlias = LaunchThreshold  # noqa: Y015
 
 @_typing.final
 class OpenRequest(_message.Message):
@@ -394,6 +431,7 @@ class GenerateResponse(_message.Message):
     ERRORS_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Committed tokens of one step: request i owns the next num_tokens[i] entries of token_ids and tiers."""
@@ -416,6 +454,10 @@ class GenerateResponse(_message.Message):
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprobs]:
         """For sequences that asked for log-probabilities: one entry for each of their tokens, in the order of token_ids."""
 
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierReport]:
+        """Sent with the load: one for each tier, the home's first."""
+
     def __init__(
         self,
         *,
@@ -427,14 +469,168 @@ class GenerateResponse(_message.Message):
         errors: _abc.Iterable[_common_pb2.SequenceError] | None = ...,
         load: Global___Load | None = ...,
         logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
+        reports: _abc.Iterable[Global___TierReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "finished", b"finished", "load", b"load", "logprobs", b"logprobs", "num_tokens", b"num_tokens", "sequence_ids", b"sequence_ids", "tiers", b"tiers", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "finished", b"finished", "load", b"load", "logprobs", b"logprobs", "num_tokens", b"num_tokens", "reports", b"reports", "sequence_ids", b"sequence_ids", "tiers", b"tiers", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
+
+@_typing.final
+class TierReport(_message.Message):
+    """What a tier did of late, for a model of the mesh's throughput. A sample: where several streams are open, each message
+    tells what came up since the home last told anybody.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_ROWS_FIELD_NUMBER: _builtins.int
+    NUM_POSITIONS_FIELD_NUMBER: _builtins.int
+    STEP_US_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_VISITS_FIELD_NUMBER: _builtins.int
+    NUM_VISIT_STEPS_FIELD_NUMBER: _builtins.int
+    NUM_CONFIRMED_FIELD_NUMBER: _builtins.int
+    DECISION_US_FIELD_NUMBER: _builtins.int
+    AWAY_US_FIELD_NUMBER: _builtins.int
+    THERE_US_FIELD_NUMBER: _builtins.int
+    WAITED_US_FIELD_NUMBER: _builtins.int
+    NUM_FULL_LAUNCHES_FIELD_NUMBER: _builtins.int
+    NUM_LAST_LAUNCHES_FIELD_NUMBER: _builtins.int
+    NUM_FLUSHED_LAUNCHES_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    NUM_REQUESTS_FIELD_NUMBER: _builtins.int
+    num_tokens: _builtins.int
+    """Committed tokens that it wrote."""
+    num_visits: _builtins.int
+    """Of a larger tier: visits that wrote something and ended, and the steps that these took."""
+    num_visit_steps: _builtins.int
+    num_confirmed: _builtins.int
+    """Visits whose first token was the small model's own proposal."""
+    decision_us: _builtins.int
+    """Sums over these visits: from the proposal that was turned down to the hand-off, from there to the return home, and
+    from arrival to end at the tier.
+    """
+    away_us: _builtins.int
+    there_us: _builtins.int
+    waited_us: _builtins.int
+    """Sum over these visits: what they waited at the tier before the step that took them in began."""
+    num_full_launches: _builtins.int
+    """Batches launched because enough had come, because nobody else could come, and because the oldest had waited enough."""
+    num_last_launches: _builtins.int
+    num_flushed_launches: _builtins.int
+    threshold: _builtins.int
+    """Launch threshold that the tier was told."""
+    num_requests: _builtins.int
+    """Of the home: requests that are open, whoever's they are."""
+    @_builtins.property
+    def num_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One entry a step, parallel arrays: sequences for which a token was wanted, token positions computed, its time
+        from when it could begin to the end of its turn, and for how much of that another tier of this host was in a step.
+        """
+
+    @_builtins.property
+    def num_positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def step_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def overlap(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        num_rows: _abc.Iterable[_builtins.int] | None = ...,
+        num_positions: _abc.Iterable[_builtins.int] | None = ...,
+        step_us: _abc.Iterable[_builtins.int] | None = ...,
+        overlap: _abc.Iterable[_builtins.float] | None = ...,
+        num_tokens: _builtins.int = ...,
+        num_visits: _builtins.int = ...,
+        num_visit_steps: _builtins.int = ...,
+        num_confirmed: _builtins.int = ...,
+        decision_us: _builtins.int = ...,
+        away_us: _builtins.int = ...,
+        there_us: _builtins.int = ...,
+        waited_us: _builtins.int = ...,
+        num_full_launches: _builtins.int = ...,
+        num_last_launches: _builtins.int = ...,
+        num_flushed_launches: _builtins.int = ...,
+        threshold: _builtins.int = ...,
+        num_requests: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_us", b"away_us", "decision_us", b"decision_us", "num_confirmed", b"num_confirmed", "num_flushed_launches", b"num_flushed_launches", "num_full_launches", b"num_full_launches", "num_last_launches", b"num_last_launches", "num_positions", b"num_positions", "num_requests", b"num_requests", "num_rows", b"num_rows", "num_tokens", b"num_tokens", "num_visit_steps", b"num_visit_steps", "num_visits", b"num_visits", "overlap", b"overlap", "step_us", b"step_us", "there_us", b"there_us", "threshold", b"threshold", "waited_us", b"waited_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TierReport: _TypeAlias = TierReport  # noqa: Y015
+
+@_typing.final
+class StepReport(_message.Message):
+    """What a tier tells its homes of its steps since the message before, for `TierReport`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_ROWS_FIELD_NUMBER: _builtins.int
+    NUM_POSITIONS_FIELD_NUMBER: _builtins.int
+    STARTED_NS_FIELD_NUMBER: _builtins.int
+    STEP_US_FIELD_NUMBER: _builtins.int
+    BOOT_ID_FIELD_NUMBER: _builtins.int
+    NUM_VISITS_FIELD_NUMBER: _builtins.int
+    NUM_VISIT_STEPS_FIELD_NUMBER: _builtins.int
+    THERE_US_FIELD_NUMBER: _builtins.int
+    WAITED_US_FIELD_NUMBER: _builtins.int
+    NUM_FULL_LAUNCHES_FIELD_NUMBER: _builtins.int
+    NUM_LAST_LAUNCHES_FIELD_NUMBER: _builtins.int
+    NUM_FLUSHED_LAUNCHES_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    boot_id: _builtins.str
+    """Where clocks can be compared: the host's boot id."""
+    num_visits: _builtins.int
+    num_visit_steps: _builtins.int
+    there_us: _builtins.int
+    waited_us: _builtins.int
+    num_full_launches: _builtins.int
+    num_last_launches: _builtins.int
+    num_flushed_launches: _builtins.int
+    threshold: _builtins.int
+    @_builtins.property
+    def num_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def num_positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def started_ns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of the host's monotonic clock, in nanoseconds."""
+
+    @_builtins.property
+    def step_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        num_rows: _abc.Iterable[_builtins.int] | None = ...,
+        num_positions: _abc.Iterable[_builtins.int] | None = ...,
+        started_ns: _abc.Iterable[_builtins.int] | None = ...,
+        step_us: _abc.Iterable[_builtins.int] | None = ...,
+        boot_id: _builtins.str = ...,
+        num_visits: _builtins.int = ...,
+        num_visit_steps: _builtins.int = ...,
+        there_us: _builtins.int = ...,
+        waited_us: _builtins.int = ...,
+        num_full_launches: _builtins.int = ...,
+        num_last_launches: _builtins.int = ...,
+        num_flushed_launches: _builtins.int = ...,
+        threshold: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "num_flushed_launches", b"num_flushed_launches", "num_full_launches", b"num_full_launches", "num_last_launches", b"num_last_launches", "num_positions", b"num_positions", "num_rows", b"num_rows", "num_visit_steps", b"num_visit_steps", "num_visits", b"num_visits", "started_ns", b"started_ns", "step_us", b"step_us", "there_us", b"there_us", "threshold", b"threshold", "waited_us", b"waited_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepReport: _TypeAlias = StepReport  # noqa: Y015
 
 @_typing.final
 class Finished(_message.Message):
@@ -563,6 +759,7 @@ class VisitRequest(_message.Message):
     HAND_OFFS_FIELD_NUMBER: _builtins.int
     CLOSED_SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
     REGISTER_FIELD_NUMBER: _builtins.int
+    LAUNCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hand_offs(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandOff]: ...
     @_builtins.property
@@ -575,16 +772,21 @@ class VisitRequest(_message.Message):
     def register(self) -> _common_pb2.Region:
         """Alone in its message: a region through which draft logits may come."""
 
+    @_builtins.property
+    def launch(self) -> Global___LaunchThreshold:
+        """When this tier is to launch, as this home's clients want it."""
+
     def __init__(
         self,
         *,
         hand_offs: _abc.Iterable[Global___HandOff] | None = ...,
         closed_sequence_ids: _abc.Iterable[_builtins.int] | None = ...,
         register: _common_pb2.Region | None = ...,
+        launch: Global___LaunchThreshold | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["register", b"register"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["launch", b"launch", "register", b"register"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_sequence_ids", b"closed_sequence_ids", "hand_offs", b"hand_offs", "register", b"register"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_sequence_ids", b"closed_sequence_ids", "hand_offs", b"hand_offs", "launch", b"launch", "register", b"register"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -739,6 +941,7 @@ class VisitResponse(_message.Message):
     EXTRA_FIELD_NUMBER: _builtins.int
     NUM_EXTRA_FIELD_NUMBER: _builtins.int
     REGISTERED_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens of one step, cut by parallel arrays as in GenerateResponse."""
@@ -807,6 +1010,8 @@ class VisitResponse(_message.Message):
     def registered(self) -> _common_pb2.Registered:
         """Answer to a registration: what the tier can use."""
 
+    @_builtins.property
+    def steps(self) -> Global___StepReport: ...
     def __init__(
         self,
         *,
@@ -830,10 +1035,11 @@ class VisitResponse(_message.Message):
         extra: _abc.Iterable[_builtins.float] | None = ...,
         num_extra: _abc.Iterable[_builtins.int] | None = ...,
         registered: _common_pb2.Registered | None = ...,
+        steps: Global___StepReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "registered", b"registered"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "registered", b"registered", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_sequence_ids", b"admitted_sequence_ids", "errors", b"errors", "extra", b"extra", "judged", b"judged", "load", b"load", "logprobs", b"logprobs", "next_tiers", b"next_tiers", "num_accepted_drafts", b"num_accepted_drafts", "num_agreed_opinions", b"num_agreed_opinions", "num_cached_tokens", b"num_cached_tokens", "num_computed_tokens", b"num_computed_tokens", "num_extra", b"num_extra", "num_logprobs", b"num_logprobs", "num_opinions", b"num_opinions", "num_tokens", b"num_tokens", "registered", b"registered", "returned", b"returned", "sequence_ids", b"sequence_ids", "token_ids", b"token_ids", "visit_numbers", b"visit_numbers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_sequence_ids", b"admitted_sequence_ids", "errors", b"errors", "extra", b"extra", "judged", b"judged", "load", b"load", "logprobs", b"logprobs", "next_tiers", b"next_tiers", "num_accepted_drafts", b"num_accepted_drafts", "num_agreed_opinions", b"num_agreed_opinions", "num_cached_tokens", b"num_cached_tokens", "num_computed_tokens", b"num_computed_tokens", "num_extra", b"num_extra", "num_logprobs", b"num_logprobs", "num_opinions", b"num_opinions", "num_tokens", b"num_tokens", "registered", b"registered", "returned", b"returned", "sequence_ids", b"sequence_ids", "steps", b"steps", "token_ids", b"token_ids", "visit_numbers", b"visit_numbers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
