@@ -79,15 +79,17 @@ class Phases:
     @cached_property
     def ends(self) -> NDArray[np.float64]:
         """Probability [phases] that a step from each phase ends the stay."""
-        return np.maximum(1.0 - self.matrix.sum(axis=1), 0.0)
+        ends: NDArray[np.float64] = np.maximum(1.0 - self.matrix.sum(axis=1), 0.0)
+        return ends
 
     @cached_property
     def visits(self) -> NDArray[np.float64]:
         """Mean number [phases] of steps of a stay in each phase."""
         try:
-            return np.linalg.solve(np.eye(self.num_phases) - self.matrix.T, self.start_row)
+            solved = np.linalg.solve(np.eye(self.num_phases) - self.matrix.T, self.start_row)
         except np.linalg.LinAlgError:
             return np.full(self.num_phases, np.inf)
+        return np.asarray(solved, dtype=np.float64)
 
     @cached_property
     def mean(self) -> float:
@@ -97,4 +99,5 @@ class Phases:
     @cached_property
     def age(self) -> NDArray[np.float64]:
         """Distribution [phases] over phases that is found when one looks at a random step of many stays."""
-        return self.visits / self.visits.sum()
+        age: NDArray[np.float64] = self.visits / self.visits.sum()
+        return age

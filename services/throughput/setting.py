@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .phases import Phases
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
