@@ -11,11 +11,15 @@ from .calibrate import calibrate
 from .chat import chat
 from .console import exit_code, print_error, stdout
 from .evaluate import evaluate
+from .health import health
+from .keys import keys
 from .label import label
+from .plan import plan
 from .policy import policy
 from .roi import roi
 from .serve import serve
 from .show_config import show_config
+from .simulate import simulate
 from .train import train
 from .up import up
 
@@ -30,14 +34,18 @@ app = typer.Typer(
 )
 app.command()(up)
 app.command()(serve)
+app.command()(health)
 app.command()(chat)
 app.command("config")(show_config)
 app.command()(label)
 app.command()(evaluate)
 app.command()(roi)
+app.command()(plan)
+app.command()(simulate)
 app.command()(train)
 app.command()(calibrate)
 app.add_typer(policy, name="policy")
+app.add_typer(keys, name="keys")
 app.add_typer(audit, name="audit")
 
 
