@@ -38,6 +38,7 @@ ALWAYS_THERE = ("slm", "llm", "router", "gateway")
 MAX_MIDDLE_TIERS = 6
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_ORIGIN = re.compile(r"https?://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 _TAKEN_NAMES = (*ALWAYS_THERE, "mesh")
 
 
@@ -213,6 +214,54 @@ class AdmissionSettings(_Frozen):
     """Requests of one API key that may wait; as many as there is room for where nothing is said."""
 
 
+class TlsSettings(_Frozen):
+    """A certificate with its private key, in PEM files that are read at start."""
+
+    certificate: Path
+    """The certificate, and after it those between it and its authority's."""
+    key: Path
+
+
+class MeshTlsSettings(TlsSettings):
+    """Mutual TLS between services, for all addresses but Unix sockets. One certificate may serve them all."""
+
+    ca: Path
+    """Certificates of the authorities whose certificates services show each other."""
+    server_name: str = ""
+    """The name that servers' certificates must hold; the host that is called where nothing is said."""
+
+
+class LimitSettings(_Frozen):
+    """What a stranger may cost the gateway (docs/security.md)."""
+
+    max_connections: Positive = 8192
+    """Of each API; further ones are closed."""
+    max_headers: Positive = 128
+    max_head_bytes: Positive = 64 * 1024
+    """Of a request's first line and headers; of a gRPC call's metadata."""
+    head_timeout_s: Annotated[float, Field(gt=0)] = 20.0
+    """For them to arrive, and for the handshake of a gRPC connection."""
+    body_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """For the body to arrive."""
+    max_prompt_tokens: Positive | None = None
+    """Of one prompt; as many as fit the context where nothing is said."""
+    max_streams: Positive = 1024
+    """Calls at once on one gRPC connection; further ones wait at the client."""
+    min_ping_interval_s: Annotated[float, Field(gt=0)] = 5.0
+    """A gRPC connection that pings more often is closed."""
+    max_idle_s: Annotated[float, Field(gt=0)] = 600.0
+    """A gRPC connection without a call is closed after so long, and opened again by its client at need."""
+
+
+def _check_origin(origin: str) -> str:
+    if origin != "*" and not _ORIGIN.fullmatch(origin):
+        raise ValueError('must be an origin such as "https://chat.example.com", without a path, or "*"')
+    return origin
+
+
+Origin = Annotated[str, AfterValidator(_check_origin)]
+
+
 class GatewaySettings(_Frozen):
     """Where clients come in, and how many."""
 
@@ -232,6 +281,17 @@ class GatewaySettings(_Frozen):
     max_body_bytes: Positive = 8 * 1024 * 1024
     piece_interval_s: Annotated[float, Field(ge=0)] = 0.004
     """Tokens that follow each other faster travel to the client together; slower steps are not held up."""
+    keys_path: Path | None = None
+    """File of `allroads keys`. With one, requests need a key that is in it."""
+    metrics_without_key: bool = False
+    """Whether `/metrics` is open all the same."""
+    tls: TlsSettings | None = None
+    """For REST and gRPC."""
+    cors_origins: tuple[Origin, ...] = ()
+    """Of web pages whose scripts may call the REST API."""
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    playground: bool = True
+    """Whether `/` shows a page in which to ask and to see who wrote what (docs/playground.md)."""
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
 
 
@@ -260,6 +320,8 @@ class MeshSettings(BaseSettings):
     pin_cores: bool = True
     """Whether `allroads up` gives each model service processor cores of its own, as far as they go. Turn it off where
     several meshes share a machine."""
+    tls: MeshTlsSettings | None = None
+    """Between services that listen elsewhere than on Unix sockets."""
     grace_s: Annotated[float, Field(ge=0)] = 5.0
     """How long open requests may go on after a service was told to stop."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

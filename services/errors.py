@@ -20,6 +20,7 @@ class Code(StrEnum):
     NOT_A_NUMBER = "not_a_number"
     OUT_OF_STEP = "out_of_step"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+    UNAUTHENTICATED = "unauthenticated"
 
 
 class AllroadsError(Exception):
@@ -48,6 +49,12 @@ class ContextLengthExceeded(AllroadsError):
     """A request can never fit the context window or the KV pool."""
 
     code = Code.CONTEXT_LENGTH_EXCEEDED
+
+
+class Unauthenticated(AllroadsError):
+    """No API key came, or one that is not known, revoked or past its date."""
+
+    code = Code.UNAUTHENTICATED
 
 
 class NotFound(AllroadsError):
@@ -116,7 +123,7 @@ _BY_CODE: dict[Code, type[AllroadsError]] = {
     kind.code: kind
     for kind in (
         InvalidArgument, NotFound, ResourceExhausted, Unavailable, DeadlineExceeded,
-        Cancelled, Internal, NotANumber, OutOfStep, ContextLengthExceeded,
+        Cancelled, Internal, NotANumber, OutOfStep, ContextLengthExceeded, Unauthenticated,
     )
 }  # fmt: skip
 

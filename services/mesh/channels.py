@@ -2,11 +2,14 @@
 
 import grpc
 
+from ..config import MeshTlsSettings
+from .tls import channel_credentials, name_option
+
 KEEPALIVE_TIME_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 MAX_RECONNECT_BACKOFF_MS = 300
 
-Options = list[tuple[str, int]]
+Options = list[tuple[str, int | str]]
 
 
 def channel_options(max_message_bytes: int) -> Options:
@@ -40,9 +43,17 @@ def server_options(max_message_bytes: int) -> Options:
     ]
 
 
-def open_channel(address: str, max_message_bytes: int) -> grpc.aio.Channel:
-    """An insecure channel to a service on a Unix socket or a loopback or cluster address."""
-    return grpc.aio.insecure_channel(address, options=channel_options(max_message_bytes))
+def open_channel(address: str, max_message_bytes: int, tls: MeshTlsSettings | None = None) -> grpc.aio.Channel:
+    """A channel to a service of the mesh; with TLS it knows itself and the service by the mesh's authority.
+
+    Raises:
+        StartupError: a file of TLS cannot be read.
+    """
+    options = channel_options(max_message_bytes)
+    credentials = channel_credentials(address, tls)
+    if tls is None or credentials is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, credentials, options=[*options, *name_option(tls.server_name)])
 
 
 def _message_sizes(max_message_bytes: int) -> Options:

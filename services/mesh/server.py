@@ -12,7 +12,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from ..errors import StartupError
-from .channels import server_options
+from .channels import Options, server_options
 
 _POLL_S = 0.02
 
@@ -20,8 +20,17 @@ _POLL_S = 0.02
 class ServiceServer:
     """A gRPC server with health and reflection. Not ready until `set_ready(True)`."""
 
-    def __init__(self, service_names: Sequence[str], *, max_message_bytes: int) -> None:
-        self.grpc = grpc.aio.server(options=server_options(max_message_bytes))
+    def __init__(
+        self,
+        service_names: Sequence[str],
+        *,
+        max_message_bytes: int,
+        options: Options | None = None,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        """`options` go over those that all servers of a mesh have."""
+        own = dict(server_options(max_message_bytes)) | dict(options or [])
+        self.grpc = grpc.aio.server(options=list(own.items()), interceptors=list(interceptors))
         self.service_names = tuple(service_names)
         self.bound_port = 0
         self._health = HealthServicer()
@@ -31,15 +40,18 @@ class ServiceServer:
             self.grpc,
         )
 
-    async def start(self, address: str) -> None:
-        """Bind and listen; alive at once, ready later.
+    async def start(self, address: str, credentials: grpc.ServerCredentials | None = None) -> None:
+        """Bind and listen, with TLS where there are credentials; alive at once, ready later.
 
         Raises:
             StartupError: the address is in use or cannot be bound.
         """
         _check_free(address)
         try:
-            self.bound_port = self.grpc.add_insecure_port(address)
+            if credentials is None:
+                self.bound_port = self.grpc.add_insecure_port(address)
+            else:
+                self.bound_port = self.grpc.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise StartupError(f"cannot listen on {address}: in use or not allowed; choose another address") from error
         await self.grpc.start()

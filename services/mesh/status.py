@@ -18,6 +18,7 @@ _WIRE: dict[Code, "pb.ErrorCode.ValueType"] = {
     Code.NOT_A_NUMBER: pb.ERROR_CODE_NOT_A_NUMBER,
     Code.OUT_OF_STEP: pb.ERROR_CODE_OUT_OF_STEP,
     Code.CONTEXT_LENGTH_EXCEEDED: pb.ERROR_CODE_CONTEXT_LENGTH_EXCEEDED,
+    Code.UNAUTHENTICATED: pb.ERROR_CODE_UNAUTHENTICATED,
 }
 _CODES = {number: code for code, number in _WIRE.items()}
 
@@ -32,6 +33,7 @@ _STATUS: dict[Code, grpc.StatusCode] = {
     Code.NOT_A_NUMBER: grpc.StatusCode.INTERNAL,
     Code.OUT_OF_STEP: grpc.StatusCode.FAILED_PRECONDITION,
     Code.CONTEXT_LENGTH_EXCEEDED: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
 }
 _FROM_STATUS: dict[grpc.StatusCode, Code] = {
     status: code for code, status in _STATUS.items() if code not in (Code.NOT_A_NUMBER, Code.CONTEXT_LENGTH_EXCEEDED)

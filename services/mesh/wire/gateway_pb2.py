@@ -23,31 +23,44 @@ _sym_db = _symbol_database.Default()
 
 
 from . import common_pb2 as allroads_dot_v1_dot_common__pb2
+from . import model_pb2 as allroads_dot_v1_dot_model__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61llroads/v1/gateway.proto\x12\x0b\x61llroads.v1\x1a\x18\x61llroads/v1/common.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\":\n\x0c\x43hatMessages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.allroads.v1.ChatMessage\"\x1d\n\x08TokenIds\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xa6\x02\n\x13GenerateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12)\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x19.allroads.v1.ChatMessagesH\x00\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x12.\n\rprompt_tokens\x18\x04 \x01(\x0b\x32\x15.allroads.v1.TokenIdsH\x00\x12\x17\n\nmax_tokens\x18\x05 \x01(\rH\x01\x88\x01\x01\x12-\n\x08sampling\x18\x06 \x01(\x0b\x32\x1b.allroads.v1.SamplingParams\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12%\n\x07routing\x18\x08 \x01(\x0b\x32\x14.allroads.v1.RoutingB\x07\n\x05inputB\r\n\x0b_max_tokens\"\xcf\x01\n\x14GenerateTextResponse\x12\x12\n\ntext_delta\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\r\n\x05tiers\x18\x03 \x03(\r\x12\x30\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x19.allroads.v1.FinishReason\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.allroads.v1.Usage\x12,\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1a.allroads.v1.TokenLogprobs\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.allroads.v1.ModelCard\"K\n\tModelCard\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x02 \x01(\x03\x12\x1a\n\x12max_context_tokens\x18\x03 \x01(\r2\xb2\x01\n\x0eGatewayService\x12Q\n\x08Generate\x12 .allroads.v1.GenerateTextRequest\x1a!.allroads.v1.GenerateTextResponse0\x01\x12M\n\nListModels\x12\x1e.allroads.v1.ListModelsRequest\x1a\x1f.allroads.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61llroads/v1/gateway.proto\x12\x0b\x61llroads.v1\x1a\x18\x61llroads/v1/common.proto\x1a\x17\x61llroads/v1/model.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\":\n\x0c\x43hatMessages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.allroads.v1.ChatMessage\"\x1d\n\x08TokenIds\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xa6\x02\n\x13GenerateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12)\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x19.allroads.v1.ChatMessagesH\x00\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x12.\n\rprompt_tokens\x18\x04 \x01(\x0b\x32\x15.allroads.v1.TokenIdsH\x00\x12\x17\n\nmax_tokens\x18\x05 \x01(\rH\x01\x88\x01\x01\x12-\n\x08sampling\x18\x06 \x01(\x0b\x32\x1b.allroads.v1.SamplingParams\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12%\n\x07routing\x18\x08 \x01(\x0b\x32\x14.allroads.v1.RoutingB\x07\n\x05inputB\r\n\x0b_max_tokens\"\xcf\x01\n\x14GenerateTextResponse\x12\x12\n\ntext_delta\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\r\n\x05tiers\x18\x03 \x03(\r\x12\x30\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x19.allroads.v1.FinishReason\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.allroads.v1.Usage\x12,\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1a.allroads.v1.TokenLogprobs\"J\n\x14GenerateBatchRequest\x12\x32\n\x08requests\x18\x01 \x03(\x0b\x32 .allroads.v1.GenerateTextRequest\"\x8d\x01\n\x15GenerateBatchResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\x35\n\x08response\x18\x02 \x01(\x0b\x32!.allroads.v1.GenerateTextResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.allroads.v1.ErrorH\x00\x42\t\n\x07outcome\"f\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12)\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x19.allroads.v1.ChatMessagesH\x00\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x42\x07\n\x05input\"A\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1a\n\x12max_context_tokens\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.allroads.v1.ModelCard\"w\n\tModelCard\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x02 \x01(\x03\x12\x1a\n\x12max_context_tokens\x18\x03 \x01(\r\x12*\n\x04mesh\x18\x04 \x01(\x0b\x32\x1c.allroads.v1.MeshDescription2\xa4\x03\n\x0eGatewayService\x12Q\n\x08Generate\x12 .allroads.v1.GenerateTextRequest\x1a!.allroads.v1.GenerateTextResponse0\x01\x12X\n\rGenerateBatch\x12!.allroads.v1.GenerateBatchRequest\x1a\".allroads.v1.GenerateBatchResponse0\x01\x12G\n\x08Tokenize\x12\x1c.allroads.v1.TokenizeRequest\x1a\x1d.allroads.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.allroads.v1.DetokenizeRequest\x1a\x1f.allroads.v1.DetokenizeResponse\x12M\n\nListModels\x12\x1e.allroads.v1.ListModelsRequest\x1a\x1f.allroads.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'allroads.v1.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHATMESSAGE']._serialized_start=68
-  _globals['_CHATMESSAGE']._serialized_end=112
-  _globals['_CHATMESSAGES']._serialized_start=114
-  _globals['_CHATMESSAGES']._serialized_end=172
-  _globals['_TOKENIDS']._serialized_start=174
-  _globals['_TOKENIDS']._serialized_end=203
-  _globals['_GENERATETEXTREQUEST']._serialized_start=206
-  _globals['_GENERATETEXTREQUEST']._serialized_end=500
-  _globals['_GENERATETEXTRESPONSE']._serialized_start=503
-  _globals['_GENERATETEXTRESPONSE']._serialized_end=710
-  _globals['_LISTMODELSREQUEST']._serialized_start=712
-  _globals['_LISTMODELSREQUEST']._serialized_end=731
-  _globals['_LISTMODELSRESPONSE']._serialized_start=733
-  _globals['_LISTMODELSRESPONSE']._serialized_end=793
-  _globals['_MODELCARD']._serialized_start=795
-  _globals['_MODELCARD']._serialized_end=870
-  _globals['_GATEWAYSERVICE']._serialized_start=873
-  _globals['_GATEWAYSERVICE']._serialized_end=1051
+  _globals['_CHATMESSAGE']._serialized_start=93
+  _globals['_CHATMESSAGE']._serialized_end=137
+  _globals['_CHATMESSAGES']._serialized_start=139
+  _globals['_CHATMESSAGES']._serialized_end=197
+  _globals['_TOKENIDS']._serialized_start=199
+  _globals['_TOKENIDS']._serialized_end=228
+  _globals['_GENERATETEXTREQUEST']._serialized_start=231
+  _globals['_GENERATETEXTREQUEST']._serialized_end=525
+  _globals['_GENERATETEXTRESPONSE']._serialized_start=528
+  _globals['_GENERATETEXTRESPONSE']._serialized_end=735
+  _globals['_GENERATEBATCHREQUEST']._serialized_start=737
+  _globals['_GENERATEBATCHREQUEST']._serialized_end=811
+  _globals['_GENERATEBATCHRESPONSE']._serialized_start=814
+  _globals['_GENERATEBATCHRESPONSE']._serialized_end=955
+  _globals['_TOKENIZEREQUEST']._serialized_start=957
+  _globals['_TOKENIZEREQUEST']._serialized_end=1059
+  _globals['_TOKENIZERESPONSE']._serialized_start=1061
+  _globals['_TOKENIZERESPONSE']._serialized_end=1126
+  _globals['_DETOKENIZEREQUEST']._serialized_start=1128
+  _globals['_DETOKENIZEREQUEST']._serialized_end=1181
+  _globals['_DETOKENIZERESPONSE']._serialized_start=1183
+  _globals['_DETOKENIZERESPONSE']._serialized_end=1217
+  _globals['_LISTMODELSREQUEST']._serialized_start=1219
+  _globals['_LISTMODELSREQUEST']._serialized_end=1238
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1240
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1300
+  _globals['_MODELCARD']._serialized_start=1302
+  _globals['_MODELCARD']._serialized_end=1421
+  _globals['_GATEWAYSERVICE']._serialized_start=1424
+  _globals['_GATEWAYSERVICE']._serialized_end=1844
 # @@protoc_insertion_point(module_scope)

@@ -39,6 +39,21 @@ class GatewayServiceStub:
                 request_serializer=allroads_dot_v1_dot_gateway__pb2.GenerateTextRequest.SerializeToString,
                 response_deserializer=allroads_dot_v1_dot_gateway__pb2.GenerateTextResponse.FromString,
                 _registered_method=True)
+        self.GenerateBatch = channel.unary_stream(
+                '/allroads.v1.GatewayService/GenerateBatch',
+                request_serializer=allroads_dot_v1_dot_gateway__pb2.GenerateBatchRequest.SerializeToString,
+                response_deserializer=allroads_dot_v1_dot_gateway__pb2.GenerateBatchResponse.FromString,
+                _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/allroads.v1.GatewayService/Tokenize',
+                request_serializer=allroads_dot_v1_dot_gateway__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=allroads_dot_v1_dot_gateway__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/allroads.v1.GatewayService/Detokenize',
+                request_serializer=allroads_dot_v1_dot_gateway__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=allroads_dot_v1_dot_gateway__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/allroads.v1.GatewayService/ListModels',
                 request_serializer=allroads_dot_v1_dot_gateway__pb2.ListModelsRequest.SerializeToString,
@@ -56,6 +71,25 @@ class GatewayServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GenerateBatch(self, request, context):
+        """Many requests in one call, side by side. Cancelling the call ends all of them; one that fails ends alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModels(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -69,6 +103,21 @@ def add_GatewayServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=allroads_dot_v1_dot_gateway__pb2.GenerateTextRequest.FromString,
                     response_serializer=allroads_dot_v1_dot_gateway__pb2.GenerateTextResponse.SerializeToString,
+            ),
+            'GenerateBatch': grpc.unary_stream_rpc_method_handler(
+                    servicer.GenerateBatch,
+                    request_deserializer=allroads_dot_v1_dot_gateway__pb2.GenerateBatchRequest.FromString,
+                    response_serializer=allroads_dot_v1_dot_gateway__pb2.GenerateBatchResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=allroads_dot_v1_dot_gateway__pb2.TokenizeRequest.FromString,
+                    response_serializer=allroads_dot_v1_dot_gateway__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=allroads_dot_v1_dot_gateway__pb2.DetokenizeRequest.FromString,
+                    response_serializer=allroads_dot_v1_dot_gateway__pb2.DetokenizeResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -103,6 +152,87 @@ class GatewayService:
             '/allroads.v1.GatewayService/Generate',
             allroads_dot_v1_dot_gateway__pb2.GenerateTextRequest.SerializeToString,
             allroads_dot_v1_dot_gateway__pb2.GenerateTextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GenerateBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/allroads.v1.GatewayService/GenerateBatch',
+            allroads_dot_v1_dot_gateway__pb2.GenerateBatchRequest.SerializeToString,
+            allroads_dot_v1_dot_gateway__pb2.GenerateBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allroads.v1.GatewayService/Tokenize',
+            allroads_dot_v1_dot_gateway__pb2.TokenizeRequest.SerializeToString,
+            allroads_dot_v1_dot_gateway__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allroads.v1.GatewayService/Detokenize',
+            allroads_dot_v1_dot_gateway__pb2.DetokenizeRequest.SerializeToString,
+            allroads_dot_v1_dot_gateway__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,6 +33,10 @@ class GatewayServiceStub:
     def __new__(cls, channel: _aio.Channel) -> GatewayServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_gateway_pb2.GenerateTextRequest, _gateway_pb2.GenerateTextResponse]
     """Cancelling the call ends the request on every tier."""
+    GenerateBatch: _grpc.UnaryStreamMultiCallable[_gateway_pb2.GenerateBatchRequest, _gateway_pb2.GenerateBatchResponse]
+    """Many requests in one call, side by side. Cancelling the call ends all of them; one that fails ends alone."""
+    Tokenize: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.TokenizeRequest, _gateway_pb2.TokenizeResponse]
+    Detokenize: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DetokenizeRequest, _gateway_pb2.DetokenizeResponse]
     ListModels: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.ListModelsRequest, _gateway_pb2.ListModelsResponse]
 
 @_typing.type_check_only
@@ -40,6 +44,10 @@ class GatewayServiceAsyncStub(GatewayServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_gateway_pb2.GenerateTextRequest, _gateway_pb2.GenerateTextResponse]  # type: ignore[assignment]
     """Cancelling the call ends the request on every tier."""
+    GenerateBatch: _aio.UnaryStreamMultiCallable[_gateway_pb2.GenerateBatchRequest, _gateway_pb2.GenerateBatchResponse]  # type: ignore[assignment]
+    """Many requests in one call, side by side. Cancelling the call ends all of them; one that fails ends alone."""
+    Tokenize: _aio.UnaryUnaryMultiCallable[_gateway_pb2.TokenizeRequest, _gateway_pb2.TokenizeResponse]  # type: ignore[assignment]
+    Detokenize: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DetokenizeRequest, _gateway_pb2.DetokenizeResponse]  # type: ignore[assignment]
     ListModels: _aio.UnaryUnaryMultiCallable[_gateway_pb2.ListModelsRequest, _gateway_pb2.ListModelsResponse]  # type: ignore[assignment]
 
 class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -50,6 +58,28 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_gateway_pb2.GenerateTextResponse], _abc.AsyncIterator[_gateway_pb2.GenerateTextResponse]]:
         """Cancelling the call ends the request on every tier."""
+
+    @_abc_1.abstractmethod
+    def GenerateBatch(
+        self,
+        request: _gateway_pb2.GenerateBatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_gateway_pb2.GenerateBatchResponse], _abc.AsyncIterator[_gateway_pb2.GenerateBatchResponse]]:
+        """Many requests in one call, side by side. Cancelling the call ends all of them; one that fails ends alone."""
+
+    @_abc_1.abstractmethod
+    def Tokenize(
+        self,
+        request: _gateway_pb2.TokenizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.TokenizeResponse, _abc.Awaitable[_gateway_pb2.TokenizeResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Detokenize(
+        self,
+        request: _gateway_pb2.DetokenizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.DetokenizeResponse, _abc.Awaitable[_gateway_pb2.DetokenizeResponse]]: ...
 
     @_abc_1.abstractmethod
     def ListModels(

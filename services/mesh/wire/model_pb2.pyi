@@ -23,6 +23,52 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class PromptLogprobsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    NUM_LOGPROBS_FIELD_NUMBER: _builtins.int
+    num_logprobs: _builtins.int
+    """How many of the likeliest tokens are told at each place."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        num_logprobs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_logprobs", b"num_logprobs", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptLogprobsRequest: _TypeAlias = PromptLogprobsRequest  # noqa: Y015
+
+@_typing.final
+class PromptLogprobsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprobs]:
+        """One entry for each token but the first, before which there is nothing."""
+
+    def __init__(
+        self,
+        *,
+        logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptLogprobsResponse: _TypeAlias = PromptLogprobsResponse  # noqa: Y015
+
+@_typing.final
 class DescribeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -342,8 +388,8 @@ class LaunchThreshold(_message.Message):
     FLUSH_TIMEOUT_US_FIELD_NUMBER: _builtins.int
     tier: _builtins.int
     num_visits: _builtins.int
-    """Visits that wait before it does; 0 and 1 launch at once. In force is the smaller one of this and of the visits
-    that could come.
+    """Visits that wait before it does; 0 and 1 launch at once, unless another stream wishes for more. In force is the
+    smallest wish for more than 1, and no more than the visits that could come.
     """
     flush_timeout_us: _builtins.int
     """The oldest of them waits no longer than this, whoever else comes."""
@@ -376,6 +422,7 @@ class OpenRequest(_message.Message):
     ROUTING_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    REPORT_SCORES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """Chosen by the caller, unique within its stream."""
     request_id: _builtins.str
@@ -385,6 +432,8 @@ class OpenRequest(_message.Message):
     """Time left, 0 for none. Deadlines do not travel by themselves."""
     traceparent: _builtins.str
     """W3C trace context; empty where there is none."""
+    report_scores: _builtins.bool
+    """Whether to tell the router's score at each token."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -410,10 +459,11 @@ class OpenRequest(_message.Message):
         routing: _common_pb2.Routing | None = ...,
         timeout_ms: _builtins.int = ...,
         traceparent: _builtins.str = ...,
+        report_scores: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["routing", b"routing", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_tiers", b"committed_tiers", "committed_token_ids", b"committed_token_ids", "max_tokens", b"max_tokens", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "routing", b"routing", "sampling", b"sampling", "sequence_id", b"sequence_id", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_tiers", b"committed_tiers", "committed_token_ids", b"committed_token_ids", "max_tokens", b"max_tokens", "prompt_token_ids", b"prompt_token_ids", "report_scores", b"report_scores", "request_id", b"request_id", "routing", b"routing", "sampling", b"sampling", "sequence_id", b"sequence_id", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -432,6 +482,7 @@ class GenerateResponse(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     REPORTS_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Committed tokens of one step: request i owns the next num_tokens[i] entries of token_ids and tiers."""
@@ -458,6 +509,12 @@ class GenerateResponse(_message.Message):
     def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierReport]:
         """Sent with the load: one for each tier, the home's first."""
 
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Empty where no sequence of this message asked for scores, else parallel to token_ids: the router's score of the
+        small model's proposal at that place, be it the token or what was turned down for it. NaN where there is none.
+        """
+
     def __init__(
         self,
         *,
@@ -470,10 +527,11 @@ class GenerateResponse(_message.Message):
         load: Global___Load | None = ...,
         logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
         reports: _abc.Iterable[Global___TierReport] | None = ...,
+        scores: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "finished", b"finished", "load", b"load", "logprobs", b"logprobs", "num_tokens", b"num_tokens", "reports", b"reports", "sequence_ids", b"sequence_ids", "tiers", b"tiers", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "finished", b"finished", "load", b"load", "logprobs", b"logprobs", "num_tokens", b"num_tokens", "reports", b"reports", "scores", b"scores", "sequence_ids", b"sequence_ids", "tiers", b"tiers", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -504,6 +562,7 @@ class TierReport(_message.Message):
     NUM_FLUSHED_LAUNCHES_FIELD_NUMBER: _builtins.int
     THRESHOLD_FIELD_NUMBER: _builtins.int
     NUM_REQUESTS_FIELD_NUMBER: _builtins.int
+    NUM_REJECTED_FIELD_NUMBER: _builtins.int
     num_tokens: _builtins.int
     """Committed tokens that it wrote."""
     num_visits: _builtins.int
@@ -526,7 +585,8 @@ class TierReport(_message.Message):
     threshold: _builtins.int
     """Launch threshold that the tier was told."""
     num_requests: _builtins.int
-    """Of the home: requests that are open, whoever's they are."""
+    """Of the home: requests that are open, whoever's they are; and proposals that were turned down."""
+    num_rejected: _builtins.int
     @_builtins.property
     def num_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """One entry a step, parallel arrays: sequences for which a token was wanted, token positions computed, its time
@@ -559,10 +619,11 @@ class TierReport(_message.Message):
         num_flushed_launches: _builtins.int = ...,
         threshold: _builtins.int = ...,
         num_requests: _builtins.int = ...,
+        num_rejected: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_us", b"away_us", "decision_us", b"decision_us", "num_confirmed", b"num_confirmed", "num_flushed_launches", b"num_flushed_launches", "num_full_launches", b"num_full_launches", "num_last_launches", b"num_last_launches", "num_positions", b"num_positions", "num_requests", b"num_requests", "num_rows", b"num_rows", "num_tokens", b"num_tokens", "num_visit_steps", b"num_visit_steps", "num_visits", b"num_visits", "overlap", b"overlap", "step_us", b"step_us", "there_us", b"there_us", "threshold", b"threshold", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_us", b"away_us", "decision_us", b"decision_us", "num_confirmed", b"num_confirmed", "num_flushed_launches", b"num_flushed_launches", "num_full_launches", b"num_full_launches", "num_last_launches", b"num_last_launches", "num_positions", b"num_positions", "num_rejected", b"num_rejected", "num_requests", b"num_requests", "num_rows", b"num_rows", "num_tokens", b"num_tokens", "num_visit_steps", b"num_visit_steps", "num_visits", b"num_visits", "overlap", b"overlap", "step_us", b"step_us", "there_us", b"there_us", "threshold", b"threshold", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,6 +45,11 @@ class HomeServiceStub:
                 request_serializer=allroads_dot_v1_dot_model__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=allroads_dot_v1_dot_model__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.GetPromptLogprobs = channel.unary_unary(
+                '/allroads.v1.HomeService/GetPromptLogprobs',
+                request_serializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsRequest.SerializeToString,
+                response_deserializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsResponse.FromString,
+                _registered_method=True)
 
 
 class HomeServiceServicer:
@@ -64,6 +69,13 @@ class HomeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPromptLogprobs(self, request, context):
+        """What the largest model thinks of a text that nobody here wrote.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HomeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +88,11 @@ def add_HomeServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=allroads_dot_v1_dot_model__pb2.GenerateRequest.FromString,
                     response_serializer=allroads_dot_v1_dot_model__pb2.GenerateResponse.SerializeToString,
+            ),
+            'GetPromptLogprobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPromptLogprobs,
+                    request_deserializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsRequest.FromString,
+                    response_serializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -143,6 +160,33 @@ class HomeService:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def GetPromptLogprobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allroads.v1.HomeService/GetPromptLogprobs',
+            allroads_dot_v1_dot_model__pb2.PromptLogprobsRequest.SerializeToString,
+            allroads_dot_v1_dot_model__pb2.PromptLogprobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class TierServiceStub:
     """Served by every larger model's service.
@@ -169,6 +213,11 @@ class TierServiceStub:
                 request_serializer=allroads_dot_v1_dot_model__pb2.VisitRequest.SerializeToString,
                 response_deserializer=allroads_dot_v1_dot_model__pb2.VisitResponse.FromString,
                 _registered_method=True)
+        self.GetPromptLogprobs = channel.unary_unary(
+                '/allroads.v1.TierService/GetPromptLogprobs',
+                request_serializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsRequest.SerializeToString,
+                response_deserializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsResponse.FromString,
+                _registered_method=True)
 
 
 class TierServiceServicer:
@@ -194,6 +243,13 @@ class TierServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPromptLogprobs(self, request, context):
+        """Of this tier's model. Cancelling the call frees what it holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -211,6 +267,11 @@ def add_TierServiceServicer_to_server(servicer, server):
                     servicer.Visit,
                     request_deserializer=allroads_dot_v1_dot_model__pb2.VisitRequest.FromString,
                     response_serializer=allroads_dot_v1_dot_model__pb2.VisitResponse.SerializeToString,
+            ),
+            'GetPromptLogprobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPromptLogprobs,
+                    request_deserializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsRequest.FromString,
+                    response_serializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -295,6 +356,33 @@ class TierService:
             '/allroads.v1.TierService/Visit',
             allroads_dot_v1_dot_model__pb2.VisitRequest.SerializeToString,
             allroads_dot_v1_dot_model__pb2.VisitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPromptLogprobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allroads.v1.TierService/GetPromptLogprobs',
+            allroads_dot_v1_dot_model__pb2.PromptLogprobsRequest.SerializeToString,
+            allroads_dot_v1_dot_model__pb2.PromptLogprobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

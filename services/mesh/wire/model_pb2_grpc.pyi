@@ -39,6 +39,8 @@ class HomeServiceStub:
     Describe: _grpc.UnaryUnaryMultiCallable[_model_pb2.DescribeRequest, _model_pb2.DescribeResponse]
     Generate: _grpc.StreamStreamMultiCallable[_model_pb2.GenerateRequest, _model_pb2.GenerateResponse]
     """Opens and aborts go in, committed tokens and ends come out. Closing the stream aborts its requests."""
+    GetPromptLogprobs: _grpc.UnaryUnaryMultiCallable[_model_pb2.PromptLogprobsRequest, _model_pb2.PromptLogprobsResponse]
+    """What the largest model thinks of a text that nobody here wrote."""
 
 @_typing.type_check_only
 class HomeServiceAsyncStub(HomeServiceStub):
@@ -48,6 +50,8 @@ class HomeServiceAsyncStub(HomeServiceStub):
     Describe: _aio.UnaryUnaryMultiCallable[_model_pb2.DescribeRequest, _model_pb2.DescribeResponse]  # type: ignore[assignment]
     Generate: _aio.StreamStreamMultiCallable[_model_pb2.GenerateRequest, _model_pb2.GenerateResponse]  # type: ignore[assignment]
     """Opens and aborts go in, committed tokens and ends come out. Closing the stream aborts its requests."""
+    GetPromptLogprobs: _aio.UnaryUnaryMultiCallable[_model_pb2.PromptLogprobsRequest, _model_pb2.PromptLogprobsResponse]  # type: ignore[assignment]
+    """What the largest model thinks of a text that nobody here wrote."""
 
 class HomeServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the small model's service."""
@@ -67,6 +71,14 @@ class HomeServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_model_pb2.GenerateResponse], _abc.AsyncIterator[_model_pb2.GenerateResponse]]:
         """Opens and aborts go in, committed tokens and ends come out. Closing the stream aborts its requests."""
 
+    @_abc_1.abstractmethod
+    def GetPromptLogprobs(
+        self,
+        request: _model_pb2.PromptLogprobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_model_pb2.PromptLogprobsResponse, _abc.Awaitable[_model_pb2.PromptLogprobsResponse]]:
+        """What the largest model thinks of a text that nobody here wrote."""
+
 def add_HomeServiceServicer_to_server(servicer: HomeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class TierServiceStub:
@@ -80,6 +92,8 @@ class TierServiceStub:
     GetVocabulary: _grpc.UnaryUnaryMultiCallable[_model_pb2.GetVocabularyRequest, _model_pb2.GetVocabularyResponse]
     Visit: _grpc.StreamStreamMultiCallable[_model_pb2.VisitRequest, _model_pb2.VisitResponse]
     """Hand-offs go in, the tokens written during the visit come out. Closing the stream frees its sequences."""
+    GetPromptLogprobs: _grpc.UnaryUnaryMultiCallable[_model_pb2.PromptLogprobsRequest, _model_pb2.PromptLogprobsResponse]
+    """Of this tier's model. Cancelling the call frees what it holds."""
 
 @_typing.type_check_only
 class TierServiceAsyncStub(TierServiceStub):
@@ -90,6 +104,8 @@ class TierServiceAsyncStub(TierServiceStub):
     GetVocabulary: _aio.UnaryUnaryMultiCallable[_model_pb2.GetVocabularyRequest, _model_pb2.GetVocabularyResponse]  # type: ignore[assignment]
     Visit: _aio.StreamStreamMultiCallable[_model_pb2.VisitRequest, _model_pb2.VisitResponse]  # type: ignore[assignment]
     """Hand-offs go in, the tokens written during the visit come out. Closing the stream frees its sequences."""
+    GetPromptLogprobs: _aio.UnaryUnaryMultiCallable[_model_pb2.PromptLogprobsRequest, _model_pb2.PromptLogprobsResponse]  # type: ignore[assignment]
+    """Of this tier's model. Cancelling the call frees what it holds."""
 
 class TierServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by every larger model's service."""
@@ -115,5 +131,13 @@ class TierServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.VisitResponse], _abc.AsyncIterator[_model_pb2.VisitResponse]]:
         """Hand-offs go in, the tokens written during the visit come out. Closing the stream frees its sequences."""
+
+    @_abc_1.abstractmethod
+    def GetPromptLogprobs(
+        self,
+        request: _model_pb2.PromptLogprobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_model_pb2.PromptLogprobsResponse, _abc.Awaitable[_model_pb2.PromptLogprobsResponse]]:
+        """Of this tier's model. Cancelling the call frees what it holds."""
 
 def add_TierServiceServicer_to_server(servicer: TierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
