@@ -5,13 +5,15 @@ model's next token, which nobody has accepted yet), *truncate* (roll back), *pen
 sequence).
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..config import CatchUp, ModelSettings
-from ..errors import StartupError
+from ..errors import AllroadsError, NotANumber, StartupError
 from ..model_identity import identify_model
 from ..model_size import token_kv
 from ..vocabulary import Vocabulary, load_vocabulary
@@ -20,6 +22,7 @@ from .block_pool import BlockPool
 from .device import pick_device
 from .loading import DTYPES, load_config, load_model
 from .logprobs import TokenLogprobs, token_logprobs
+from .matcher import GrammarBuilder
 from .opinions import Opinion, first_output, opinion_on
 from .runner import ModelRunner, Output
 from .sampling import is_sound, sample
@@ -71,14 +74,26 @@ class Step:
     drafted: list[Drafted]
     """Sequences with drafts, which have no proposal."""
     failed: list[Sequence]
-    """Sequences for which the model produced NaN or nothing to choose from; they have no proposal."""
+    """Sequences without a proposal, since none can be made; `why_failed` says why."""
+    wanted: list[Sequence]
+    """Sequences for which the step was run, also those that need more of them; not what it computed ahead."""
+    num_positions: int
+    """Token positions that it computed, those ahead among them."""
 
 
 class Engine:
     """Runs one model. Belongs to one thread."""
 
-    def __init__(self, runner: ModelRunner, backend: AttentionBackend, scheduler: Scheduler, facts: ModelFacts) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        backend: AttentionBackend,
+        scheduler: Scheduler,
+        facts: ModelFacts,
+        grammars: GrammarBuilder,
+    ) -> None:
         self._runner = runner
+        self._grammars = grammars
         self._backend = backend
         self._scheduler = scheduler
         self._suspect: set[int] = set()
@@ -86,8 +101,15 @@ class Engine:
         self.facts = facts
 
     @classmethod
-    def load(cls, settings: ModelSettings, *, catch_up: CatchUp = "off") -> "Engine":
-        """Load the model that the settings name. `catch_up`: when sequences that are ahead are computed.
+    def load(
+        cls, settings: ModelSettings, *, catch_up: CatchUp = "off", clock: Callable[[], float] = time.monotonic
+    ) -> "Engine":
+        """Load the model that the settings name.
+
+        Args:
+            settings: of the model.
+            catch_up: when sequences that are ahead are computed.
+            clock: in seconds, by which a batch waits for company.
 
         Raises:
             StartupError: its files are missing, damaged, or do not fit each other or the settings.
@@ -124,6 +146,7 @@ class Engine:
             max_waiting=settings.max_waiting,
             max_step_tokens=settings.max_step_tokens,
             catch_up=catch_up,
+            clock=clock,
         )
         identity = identify_model(settings.path)
         facts = ModelFacts(
@@ -136,7 +159,9 @@ class Engine:
             kv_bytes_per_token=kv_bytes,
         )
         forward = pick_forward(model, device, shape, max_context)
-        return cls(ModelRunner(forward, backend, len(vocabulary), device.torch_device), backend, scheduler, facts)
+        runner = ModelRunner(forward, backend, len(vocabulary), device.torch_device)
+        grammars = GrammarBuilder(settings.path, vocabulary.eos_token_ids)
+        return cls(runner, backend, scheduler, facts, grammars)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -148,13 +173,26 @@ class Engine:
         """The KV pool, for its counters."""
         return self._scheduler.pool
 
+    @property
+    def held_s(self) -> float | None:
+        """For how many seconds a batch still waits for company, if none comes; None where none waits."""
+        gate = self._scheduler.gate
+        return gate.held_s if gate.is_holding else None
+
+    def launch(self, threshold: int, flush_s: float) -> None:
+        """From now on let a batch wait for so many sequences, but none of them longer than so many seconds."""
+        self._scheduler.gate.set(threshold, flush_s)
+
     def open(self, sequence: Sequence) -> None:
-        """Let a new sequence in; it waits until its KV is reserved.
+        """Let a new sequence in; it waits until its KV is reserved and its grammar is built.
 
         Raises:
             ContextLengthExceeded: it can never fit; the message has the numbers.
             ResourceExhausted: too many wait.
+            InvalidArgument: its grammar is known to be wrong.
         """
+        if sequence.sampling.grammar is not None:
+            sequence.matcher = self._grammars.matcher(sequence.sampling.grammar)
         self._scheduler.add(sequence)
 
     def admit(self) -> list[Sequence]:
@@ -196,7 +234,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> Step | None:
-        """Run one batch; None where no sequence has tokens to compute."""
+        """Run one batch; None where no sequence has tokens to compute, or those that have wait for company."""
         batch = self._scheduler.next_batch()
         if not batch:
             return None
@@ -210,7 +248,9 @@ class Engine:
         for sequence, count in batch:
             sequence.num_computed += count
             sequence.num_positions += count
-        return self._propose(batch, rows, output)
+        step = self._propose(batch, rows, output)
+        self._scheduler.gate.ended()
+        return step
 
     def _propose(self, batch: Batch, rows: list[Row], output: Output) -> Step:
         """Draw a token for each row that is complete and sound; say what was asked of the others."""
@@ -243,6 +283,9 @@ class Engine:
             if sequence.draft_logits:
                 drafted.append(_take_drafted(sequence))
                 continue
+            if not sequence.can_go_on:
+                failed.append(sequence)
+                continue
             kept.append(end - 1)
             sequences.append(sequence)
         logits, hidden_states = output.logits, output.hidden_states
@@ -251,7 +294,18 @@ class Engine:
             logits, hidden_states = logits[index], hidden_states[index]
         proposals = sample(logits, sequences).tolist() if sequences else []
         logprobs = token_logprobs(logits, sequences, proposals)
-        return Step(sequences, proposals, logits, hidden_states, logprobs, opinions, drafted, failed)
+        return Step(
+            sequences,
+            proposals,
+            logits,
+            hidden_states,
+            logprobs,
+            opinions,
+            drafted,
+            failed,
+            wanted=[sequence for sequence, _ in batch if not sequence.is_ahead],
+            num_positions=sum(count for _, count in batch),
+        )
 
     def _register_prompt(self, sequence: Sequence) -> None:
         """Let others share a prompt as soon as it is computed; not its last token, which may be fed again."""
@@ -289,6 +343,12 @@ class Engine:
         shared = {block for block in blocks if self.pool.is_shared(block)}
         self._backend.clear(sorted(blocks - shared))
         self._suspect = (self._suspect - blocks) | shared
+
+
+def why_failed(sequence: Sequence, model: str) -> AllroadsError:
+    """What to tell of a sequence that failed in a step. `model`: whose it was, such as "the small model"."""
+    error = None if sequence.matcher is None else sequence.matcher.error
+    return error or NotANumber(f"{model} produced NaN for this request")
 
 
 def _take_drafted(sequence: Sequence) -> Drafted:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from .matcher import Matcher
 from .sampling import SamplingParams, sample
 from .sequence import Sequence
 
@@ -54,6 +55,11 @@ class Past:
     def position(self) -> int:
         """Place in the answer of the token that came next."""
         return self.length - self.sequence.num_prompt_tokens
+
+    @property
+    def matcher(self) -> Matcher | None:
+        """What follows its answer through the grammar."""
+        return self.sequence.matcher
 
 
 def first_output(sequence: Sequence, end: int) -> int:

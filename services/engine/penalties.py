@@ -1,4 +1,4 @@
-"""What a request changes in a model's logits before a token is chosen: penalties, bias, and no early end.
+"""What a request changes in a model's logits before a token is chosen: penalties, bias, grammar, and no early end.
 
 Each is a handful of cells in a batch of logits, which are gathered over all rows and changed at once. A
 cell at -inf, such as one of padding, stays so.
@@ -13,6 +13,7 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
+from .masking import mask_logits
 from .sampling_params import Row
 
 _NEVER = float("-inf")
@@ -54,8 +55,9 @@ class _Cells:
 def adjust_logits(logits: Tensor, rows: SequenceOf[Row]) -> None:
     """Apply what the rows' parameters ask for, in place.
 
-    A row costs time by the length of its text where it has a penalty, by the entries of its bias and by its
-    stop tokens, and nothing where it asks for nothing. Ids for which the model has no logit are passed over.
+    A row costs time by the length of its text where it has a penalty, by the entries of its bias, by its stop
+    tokens and by its grammar, and nothing where it asks for nothing. Ids for which the model has no logit are
+    passed over.
 
     Args:
         logits: float32 [n, vocabulary].
@@ -64,6 +66,7 @@ def adjust_logits(logits: Tensor, rows: SequenceOf[Row]) -> None:
     _penalise_repetition(logits, rows)
     _penalise_answer(logits, rows)
     _add_bias(logits, rows)
+    mask_logits(logits, rows)
     _put_off_the_end(logits, rows)
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import InvalidArgument
+from .grammar import Grammar
+from .matcher import Matcher
 
 MAX_BIASES = 1024
 MAX_LOGPROBS = 20
@@ -14,7 +16,7 @@ MAX_LOGPROBS = 20
 class SamplingParams:
     """How a request's tokens are drawn, and what ends it.
 
-    In this order: repetition penalty, frequency and presence penalty, bias, `min_tokens`, temperature, and
+    In this order: repetition penalty, frequency and presence penalty, bias, grammar, `min_tokens`, temperature, and
     then `top_k`, `top_p` and `min_p`, each of which looks at the whole distribution.
     """
 
@@ -39,6 +41,8 @@ class SamplingParams:
     """Before the answer has so many tokens, no stop token is written."""
     num_logprobs: int | None = None
     """How many of the likeliest tokens are told beside the one written; None tells no log-probabilities."""
+    grammar: Grammar | None = None
+    """What the answer must be; None where it may be anything."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range, naming the field."""
@@ -70,6 +74,7 @@ class SamplingParams:
             or self.repetition_penalty != 1.0
             or self.logit_bias
             or self.min_tokens
+            or self.grammar is not None
         )
 
     def require_known_ids(self, num_tokens: int) -> None:
@@ -116,6 +121,10 @@ class Row(Protocol):
     @property
     def position(self) -> int:
         """Place in the answer of the token that comes next: 0 is the first after the prompt."""
+
+    @property
+    def matcher(self) -> Matcher | None:
+        """What follows its answer through the grammar; None without one."""
 
 
 def _check(field: str, value: float, low: float, high: float) -> None:

@@ -3,13 +3,17 @@
 First come, first served; but a sequence whose blocks are not free does not hold up later ones that fit,
 until it has been passed over so often that it must not starve. In a step, sequences that need one token
 come first, then short extends before long ones; the one that has waited longest always gets a share.
+Before they run at all, they may wait for company (`LaunchGate`).
 """
 
+import time
 from collections import deque
+from collections.abc import Callable
 
 from ..config import CatchUp
 from ..errors import ContextLengthExceeded, ResourceExhausted
 from .block_pool import BlockPool
+from .launch_gate import LaunchGate
 from .sequence import Sequence, State
 
 MAX_BYPASSED = 64
@@ -35,8 +39,11 @@ class Scheduler:
         max_waiting: int,
         max_step_tokens: int,
         catch_up: CatchUp = "off",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool = pool
+        self.gate = LaunchGate(clock)
+        """Whether those who are ready wait for company."""
         self.num_prompt_tokens = 0
         """Of all sequences admitted so far: their tokens at that time."""
         self.num_cached_tokens = 0
@@ -82,12 +89,17 @@ class Scheduler:
         self._waiting.append(sequence)
 
     def admit(self) -> list[Sequence]:
-        """Give blocks to waiting sequences as far as they go; the admitted ones, now running."""
+        """Give blocks to waiting sequences as far as they go; the admitted ones, now running.
+
+        Those whose grammar is being built come later, and hold up nobody.
+        """
         admitted: list[Sequence] = []
         if not self._waiting:
             return admitted
         passed: list[Sequence] = []
         for sequence in list(self._waiting):
+            if sequence.matcher is not None and not sequence.matcher.is_ready:
+                continue
             if self._free_slots and self._take_blocks(sequence):
                 sequence.slot = self._free_slots.pop()
                 sequence.move(State.RUNNING)
@@ -105,9 +117,17 @@ class Scheduler:
         return admitted
 
     def next_batch(self) -> Batch:
-        """Sequences to run and how many tokens of each, within the budget."""
+        """Sequences to run and how many tokens of each, within the budget.
+
+        While the gate holds back those for whom a token is wanted, others are computed ahead as in an idle step.
+        """
         ready = [s for s in self._running if s.state is State.RUNNING and s.num_uncomputed > 0]
-        batch = self._foreground([s for s in ready if not s.is_ahead])
+        wanted = [s for s in ready if not s.is_ahead]
+        batch: Batch = []
+        # Who has KV here could come: a request reserves its place before it starts.
+        if self.gate.opens(wanted, len(self._running)):
+            batch = self._foreground(wanted)
+            self.gate.launched(wanted, batch)
         if self._catch_up == "eager":
             room = self._max_step_tokens - sum(count for _, count in batch)
         else:

@@ -7,6 +7,7 @@ from enum import Enum
 from torch import Tensor
 
 from ..errors import Internal
+from .matcher import Matcher
 from .sampling import SamplingParams
 
 
@@ -75,6 +76,8 @@ class Sequence:
     """Whether the hidden states of drafts are wanted beside their logits."""
     draft_hidden_states: list[Tensor] = field(default_factory=list)
     """Of drafts, float [n, hidden] each, parallel to the logits; none unless they are wanted."""
+    matcher: Matcher | None = None
+    """What follows its answer through the grammar, where the engine has it and there is one."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -88,6 +91,11 @@ class Sequence:
     def position(self) -> int:
         """Place in the answer of the token that comes next: 0 is the first after the prompt."""
         return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether its grammar, where it has one, tells which tokens may come next."""
+        return self.matcher is None or self.matcher.mask(self.tokens[self.num_prompt_tokens :]) is not None
 
     def move(self, state: State) -> None:
         """Change state, where that change makes sense.

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+from allroads.engine.matcher import Matcher
 from allroads.engine.sampling import SamplingParams, uniform
 
 NEVER = float("-inf")
@@ -31,6 +32,10 @@ class PlainRow:
     @property
     def position(self) -> int:
         return len(self.answer) + self.skipped
+
+    @property
+    def matcher(self) -> Matcher | None:
+        return None
 
 
 def adjusted(logits: list[float], row: PlainRow) -> list[float]:
