@@ -54,6 +54,11 @@ class _Place:
         """Place in the answer of the token that comes next."""
         return len(self.tokens) - self.num_prompt_tokens
 
+    @property
+    def matcher(self) -> None:
+        """Questions have no grammar."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class _Draft:

@@ -67,10 +67,12 @@ def judge_drafts(drafted: Sequence[tuple[Visitor, Drafted]]) -> tuple[list[tuple
         for (visitor, part), judgement in zip(own, judgements, strict=False):
             num_drafts = len(part.logits) - 1
             is_known = judgement.token_id is None or 0 <= judgement.token_id < visitor.view.num_tokens
-            if 0 <= judgement.num_accepted <= num_drafts and is_known and len(judgement.extra) <= MAX_EXTRA:
-                judged.append((visitor, judgement))
-            else:
+            if not (0 <= judgement.num_accepted <= num_drafts and is_known and len(judgement.extra) <= MAX_EXTRA):
                 failed.append((visitor, _failure(policy, "verify", f"gave {judgement} for {num_drafts} drafts")))
+            elif error := _out_of_grammar(visitor, part.start + judgement.num_accepted, judgement.token_id):
+                failed.append((visitor, error))
+            else:
+                judged.append((visitor, judgement))
     return judged, failed
 
 
@@ -89,6 +91,17 @@ def _drafts(drafted: Sequence[tuple[Visitor, Drafted]]) -> Drafts:
         ],
         draft_logits=[visitor.sent_draft_logits for visitor, _ in drafted],
     )
+
+
+def _out_of_grammar(visitor: Visitor, length: int, token_id: int | None) -> AllroadsError | None:
+    """Why a policy may not write a token after the first `length` of a sequence; None where it may."""
+    sequence = visitor.sequence
+    if sequence.matcher is None or token_id is None:
+        return None
+    if sequence.matcher.allows(sequence.tokens[sequence.num_prompt_tokens : length], token_id):
+        return None
+    why = f"wrote token {token_id}, which the grammar does not allow: draw tokens by engine.sampling"
+    return sequence.matcher.error or _failure(_policy(visitor), "verify", why)
 
 
 def _why_not(verdict: Verdict, tier: int, visitor: Visitor) -> str:

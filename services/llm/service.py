@@ -16,13 +16,16 @@ from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status
 from ..mesh.stream import Outbox, serve_stream
 from ..mesh.tensor_receiver import TensorReceiver
+from ..mesh.tls import server_credentials
 from ..mesh.wire import model_pb2, model_pb2_grpc
+from ..model import logprobs_wire
 from ..model.decode_host import DecodeHost
 from ..model.description import describe, vocabulary_page
 from ..model.streams import Streams
 from ..model.warm_up import warm_up
 from ..policies.registry import PolicyRegistry
 from .opinion_log import OpinionLog
+from .prompts import Answer, LeavePrompt, ReadPrompt
 from .tier import Command, StreamClosed, Tier, Visit
 
 logger = logging.getLogger(__name__)
@@ -79,6 +82,30 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
             self.streams.leave(stream_id)
             receiver.close()
 
+    async def GetPromptLogprobs(  # noqa: N802
+        self,
+        request: model_pb2.PromptLogprobsRequest,
+        context: "grpc.aio.ServicerContext[model_pb2.PromptLogprobsRequest, model_pb2.PromptLogprobsResponse]",
+    ) -> model_pb2.PromptLogprobsResponse:
+        """What this model thinks of each token of a prompt."""
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        prompt = ReadPrompt(
+            tuple(request.token_ids), request.num_logprobs, lambda answer: self._host.in_loop(_set, answered, answer)
+        )
+        self._host.post(prompt)
+        try:
+            answer = await answered
+        finally:
+            self._host.post(LeavePrompt(prompt))
+        if isinstance(answer, AllroadsError):
+            await context.abort(grpc_status(answer), answer.message)
+        return model_pb2.PromptLogprobsResponse(logprobs=map(logprobs_wire.to_wire, answer))
+
+
+def _set(answered: "asyncio.Future[Answer]", answer: Answer) -> None:
+    if not answered.done():
+        answered.set_result(answer)
+
 
 def _read_draft_logits(
     receiver: TensorReceiver, request: model_pb2.VisitRequest
@@ -117,9 +144,10 @@ async def run(settings: MeshSettings, stop: asyncio.Event, name: str = "llm") ->
         opinions=own.opinions,
         opinion_log=log,
     )
+    credentials = server_credentials(own.address, settings.tls)
     server = ServiceServer([SERVICE_NAME], max_message_bytes=settings.max_message_bytes)
     model_pb2_grpc.add_TierServiceServicer_to_server(servicer, server.grpc)
-    await server.start(own.address)
+    await server.start(own.address, credentials)
     crash = asyncio.create_task(host.until_crash())
     try:
         host.start(tier.turn)

@@ -15,29 +15,33 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..engine.engine import Drafted, Engine, Step
+from ..engine.engine import Drafted, Engine, Step, why_failed
 from ..engine.logprobs import TokenLogprobs, token_logprobs
 from ..engine.opinions import Past
 from ..engine.sequence import Sequence, State
 from ..engine.thread import BUSY_S, IDLE_S
-from ..errors import AllroadsError, Internal, InvalidArgument, NotANumber, OutOfStep
+from ..errors import AllroadsError, Internal, InvalidArgument, OutOfStep
 from ..mesh.status import to_wire
 from ..mesh.wire import common_pb2 as pb
 from ..mesh.wire import model_pb2
 from ..model import logprobs_wire
 from ..model.description import load_of
+from ..model.launch_wishes import LaunchRule, LaunchWishes
 from ..model.sampling_wire import sampling_from_wire
+from ..model.step_clock import Arrival, StepClock
 from ..policies.policy import HOME, MAX_EXTRA, Judgement, RequestView
 from ..policies.registry import PolicyRegistry
 from .decisions import Failures, judge_drafts, route_written
 from .opinion_log import OpinionLog
+from .prompts import LeavePrompt, PromptReader, ReadPrompt
+from .step_report import StepReports
 from .visitor import Visitor, VisitorKey
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class Visit(Arrival):
     """A message of a home's stream."""
 
     stream_id: int
@@ -47,13 +51,13 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamClosed:
+class StreamClosed(Arrival):
     """A home is gone, and all its visitors with it."""
 
     stream_id: int
 
 
-Command = Visit | StreamClosed
+Command = Visit | StreamClosed | ReadPrompt | LeavePrompt
 Responses = dict[int, model_pb2.VisitResponse]
 """What one turn has to say, by stream."""
 
@@ -79,7 +83,11 @@ class Tier:
         self._opinion_log = opinion_log
         self._visitors: dict[VisitorKey, Visitor] = {}
         self._by_sequence: dict[Sequence, Visitor] = {}
+        self._prompts = PromptReader(engine)
         self._responses: Responses = {}
+        self._launches = LaunchWishes()
+        self._clock = StepClock()
+        self._reports = StepReports(self._clock, engine.scheduler.gate)
 
     @property
     def num_visitors(self) -> int:
@@ -88,31 +96,76 @@ class Tier:
 
     def turn(self, commands: list[Command]) -> float:
         """Take commands, run one step, deliver what came of it. For how many seconds nothing is to be done."""
+        self._clock.begin(commands)
         for command in commands:
-            match command:
-                case Visit(stream_id, request, draft_logits):
-                    for index, hand_off in enumerate(request.hand_offs):
-                        self._take(stream_id, hand_off, draft_logits.get(index))
-                    # After the hand-offs: a request may be handed off and end within one turn of its home.
-                    for number in request.closed_sequence_ids:
-                        self._close((stream_id, number))
-                case StreamClosed(stream_id):
-                    for key in [key for key in self._visitors if key[0] == stream_id]:
-                        self._close(key)
+            self._obey(command)
         for sequence in self._engine.admit():
-            self._admitted(self._by_sequence[sequence])
+            if sequence not in self._prompts:
+                self._admitted(self._by_sequence[sequence])
         step = self._engine.step()
         if step is not None:
+            for sequence in step.wanted:
+                if sequence not in self._prompts:
+                    self._reports.took_part(self._by_sequence[sequence])
             self._write(step)
+        self._clock.end(is_busy=step is not None)
+        if step is not None:
+            self._reports.stepped(len(step.wanted), step.num_positions)
         if self._responses:
-            load = load_of(self._engine)
-            for response in self._responses.values():
-                response.load.CopyFrom(load)
-            self._deliver(self._responses)
-            self._responses = {}
-        return IDLE_S if step is None else BUSY_S
+            self._tell()
+        if step is not None:
+            return BUSY_S
+        held_s = self._engine.held_s
+        return IDLE_S if held_s is None else held_s
 
-    def _take(self, stream_id: int, hand_off: model_pb2.HandOff, draft_logits: Tensor | InvalidArgument | None) -> None:
+    def _tell(self) -> None:
+        """Deliver what there is to say."""
+        load = load_of(self._engine)
+        for response in self._responses.values():
+            response.load.CopyFrom(load)
+        self._reports.attach(self._responses)
+        self._deliver(self._responses)
+        self._responses = {}
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Visit(stream_id, request, draft_logits):
+                for index, hand_off in enumerate(request.hand_offs):
+                    self._take(stream_id, hand_off, draft_logits.get(index), command.arrived_ns)
+                if request.HasField("launch"):
+                    self._wish(stream_id, request.launch)
+                # After the hand-offs: a request may be handed off and end within one turn of its home.
+                for number in request.closed_sequence_ids:
+                    self._close((stream_id, number))
+            case StreamClosed(stream_id):
+                for key in [key for key in self._visitors if key[0] == stream_id]:
+                    self._close(key)
+                self._launches.forget(stream_id)
+                self._apply_launches()
+            case ReadPrompt():
+                self._prompts.take(command)
+            case LeavePrompt(prompt):
+                self._prompts.leave(prompt)
+
+    def _wish(self, stream_id: int, wish: model_pb2.LaunchThreshold) -> None:
+        """A home says when we are to launch."""
+        if wish.tier != self._number:
+            logger.warning("a launch threshold for tier %d came to tier %d: left aside", wish.tier, self._number)
+            return
+        self._launches.wish(stream_id, LaunchRule.from_wire(wish))
+        self._apply_launches()
+
+    def _apply_launches(self) -> None:
+        rule = self._launches.in_force
+        self._engine.launch(rule.num_visits, rule.flush_s)
+
+    def _take(
+        self,
+        stream_id: int,
+        hand_off: model_pb2.HandOff,
+        draft_logits: Tensor | InvalidArgument | None,
+        arrived_ns: int,
+    ) -> None:
         """Start a visit."""
         key = (stream_id, hand_off.sequence_id)
         try:
@@ -128,6 +181,7 @@ class Tier:
             else:
                 self._extend(visitor, hand_off)
             self._begin(visitor, hand_off)
+            visitor.arrived_ns, visitor.num_steps = arrived_ns, 0
         except AllroadsError as error:
             self._fail(key, error)
             return
@@ -220,8 +274,8 @@ class Tier:
 
     def _write(self, step: Step) -> None:
         """Add each visitor's token, judge the drafts that are computed, end the visits that are over."""
-        for sequence in step.failed:
-            self._fail(self._by_sequence[sequence].key, NotANumber("the large model produced NaN for this request"))
+        for sequence in self._prompts.fail(step.failed):
+            self._fail(self._by_sequence[sequence].key, why_failed(sequence, "the large model"))
         for opinion in step.opinions:
             visitor = self._by_sequence[opinion.sequence]
             visitor.num_opinions += len(opinion.token_ids)
@@ -239,8 +293,8 @@ class Tier:
                 self._add(visitor, step.proposals[row], step.logprobs[row])
         if routed:
             self._route(routed, step)
-        if step.drafted:
-            self._judge(step.drafted)
+        if judged := self._prompts.read(step.drafted):
+            self._judge(judged)
 
     def _route(self, rows: list[int], step: Step) -> None:
         """Let policies say of some rows' proposals whether they stand, and who writes next."""
@@ -302,6 +356,7 @@ class Tier:
             visitor.num_left = 0
         if not visitor.num_left:
             self._engine.pend(sequence)
+            self._reports.visit_over(visitor)
         stream_id, number = visitor.key
         response = self._response(stream_id)
         response.sequence_ids.append(number)

@@ -31,6 +31,12 @@ class Visitor:
     """float32 [drafts, vocabulary], the small model's, where they came along."""
     next_tier: int = HOME
     """Who writes after this visit, where the policy said so."""
+    arrived_ns: int = 0
+    """When this visit came, by the monotonic clock."""
+    num_steps: int = 0
+    """Steps that were run for this visit."""
+    waited_ns: int = 0
+    """From its arrival until the first of them could have begun."""
     num_reported: int = 0
     """Token positions already told to the home."""
     num_opinions: int = 0

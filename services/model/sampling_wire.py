@@ -2,6 +2,7 @@
 
 import secrets
 
+from ..engine.grammar import Grammar
 from ..engine.sampling import SamplingParams
 from ..mesh.wire import common_pb2 as pb
 
@@ -25,11 +26,13 @@ def sampling_from_wire(wire: pb.SamplingParams, stop_token_ids: frozenset[int]) 
         logit_bias=tuple(sorted(wire.logit_bias.items())),
         min_tokens=wire.min_tokens,
         num_logprobs=wire.num_logprobs if wire.HasField("num_logprobs") else None,
+        grammar=_grammar(wire.grammar) if wire.HasField("grammar") else None,
     )
 
 
 def sampling_to_wire(params: SamplingParams) -> pb.SamplingParams:
     """What a larger tier must know to draw as the home would, and to tell as much of it."""
+    grammar = params.grammar
     return pb.SamplingParams(
         temperature=params.temperature,
         top_p=params.top_p,
@@ -43,4 +46,13 @@ def sampling_to_wire(params: SamplingParams) -> pb.SamplingParams:
         logit_bias=dict(params.logit_bias),
         min_tokens=params.min_tokens,
         num_logprobs=params.num_logprobs,
+        grammar=None if grammar is None else _grammar_to_wire(grammar),
     )
+
+
+def _grammar(wire: pb.Grammar) -> Grammar:
+    return Grammar(wire.kind, wire.text, frozenset(wire.end_token_ids))
+
+
+def _grammar_to_wire(grammar: Grammar) -> pb.Grammar:
+    return pb.Grammar(kind=grammar.kind, text=grammar.text, end_token_ids=sorted(grammar.end_token_ids))

@@ -14,6 +14,7 @@ from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status, to_wire
 from ..mesh.stream import Outbox, serve_stream
 from ..mesh.tensor_receiver import TensorReceiver
+from ..mesh.tls import server_credentials
 from ..mesh.wire import router_pb2 as pb
 from ..mesh.wire import router_pb2_grpc
 from .scorer import Scorer
@@ -139,9 +140,10 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
     torch.set_num_threads(settings.router.num_threads)
     scorers = load_scorers(settings)
     worker = ScoringWorker(settings.router.num_threads)
+    credentials = server_credentials(settings.router.address, settings.tls)
     server = ServiceServer([SERVICE_NAME], max_message_bytes=settings.max_message_bytes)
     router_pb2_grpc.add_RouterServiceServicer_to_server(RouterServicer(scorers, worker), server.grpc)
-    await server.start(settings.router.address)
+    await server.start(settings.router.address, credentials)
     worker.start()
     try:
         for scorer in scorers.values():

@@ -1,9 +1,11 @@
 """Turn a client's open message into a request, or refuse it before any work is done."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config import HomeSettings
+from ..engine.grammar import FIELD, Grammar
+from ..engine.sampling import SamplingParams
 from ..engine.sequence import Sequence
 from ..errors import AllroadsError, ContextLengthExceeded, Internal, InvalidArgument, Unavailable
 from ..mesh.routing import resolve_parameters
@@ -65,6 +67,8 @@ def open_request(
         stop_token_ids |= bounds.eos_token_ids
     sampling = sampling_from_wire(wire.sampling, stop_token_ids)
     sampling.require_known_ids(bounds.num_tokens)
+    if sampling.grammar is not None:
+        sampling = _with_ends(sampling, sampling.grammar, bounds.eos_token_ids)
     mode = mode_of(wire, settings)
     if mode == "off":
         policy, parameters = policies.get(settings.writer), {}
@@ -102,6 +106,7 @@ def open_request(
         stop_token_ids=stop_token_ids,
         sends_logits=policy.wants_draft_logits(view),
         acts=mode != "audit",
+        reports_scores=wire.report_scores,
     )
     request.usage.mode = mode
     request.usage.num_prompt_tokens = len(wire.prompt_token_ids)
@@ -109,6 +114,15 @@ def open_request(
         request.usage.num_committed_tokens[tier] += 1
         request.num_own = 0 if tier else request.num_own + 1
     return request
+
+
+def _with_ends(sampling: SamplingParams, grammar: Grammar, eos_token_ids: frozenset[int]) -> SamplingParams:
+    """The same parameters, and a grammar that knows which tokens end the answer on every tier."""
+    if not eos_token_ids:
+        raise InvalidArgument("the models of this mesh have no token that ends a text in a grammar", field=FIELD)
+    if not eos_token_ids <= sampling.stop_token_ids:
+        raise InvalidArgument("an answer with a grammar ends where that does: leave out ignore_eos", field="ignore_eos")
+    return replace(sampling, grammar=replace(grammar, end_token_ids=eos_token_ids))
 
 
 def _reach(policy: Policy, view: RequestView) -> frozenset[int]:

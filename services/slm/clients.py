@@ -1,4 +1,4 @@
-"""The client loop: opens, aborts and deadlines of the gateways' requests."""
+"""The client loop: opens, aborts, deadlines and launch thresholds of the gateways."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from ..mesh.status import to_wire
 from ..mesh.wire import common_pb2 as pb
 from ..mesh.wire import model_pb2
 from ..model.streams import Streams
-from .commands import Abort, Command, Open, StreamClosed
+from .commands import Abort, Command, Open, StreamClosed, WishLaunches
 
 
 class Clients:
@@ -25,7 +25,9 @@ class Clients:
         self._refusing = True
 
     def take(self, stream_id: int, request: model_pb2.GenerateRequest) -> None:
-        """Hand a message's opens and aborts to the decode loop."""
+        """Hand what a message brings to the decode loop."""
+        if request.launches:
+            self._post(WishLaunches(stream_id, request.launches))
         for wire in request.opens:
             if self._refusing:
                 self._refuse(stream_id, wire.sequence_id)

@@ -1,14 +1,15 @@
 """What the event loop tells the decode thread."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import AllroadsError
 from ..mesh.wire import model_pb2, router_pb2
+from ..model.step_clock import Arrival
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class Open(Arrival):
     """A client's new request."""
 
     stream_id: int
@@ -16,7 +17,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(Arrival):
     """End a request. With an error it is told to the client, without one nobody listens any more."""
 
     stream_id: int
@@ -25,14 +26,22 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamClosed:
+class StreamClosed(Arrival):
     """A client's stream is gone, and all its requests with it."""
 
     stream_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class RouterUp:
+class WishLaunches(Arrival):
+    """When a client wants larger tiers to launch."""
+
+    stream_id: int
+    launches: Sequence[model_pb2.LaunchThreshold]
+
+
+@dataclass(frozen=True, slots=True)
+class RouterUp(Arrival):
     """The router answers, and its scorers fit."""
 
     scorers: Mapping[str, router_pb2.ScorerDescription]
@@ -40,21 +49,21 @@ class RouterUp:
 
 
 @dataclass(frozen=True, slots=True)
-class RouterDown:
+class RouterDown(Arrival):
     """The router is out of reach; verdicts asked for will not come."""
 
     error: AllroadsError
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(Arrival):
     """The router's answer to a batch."""
 
     scores: router_pb2.Scores
 
 
 @dataclass(frozen=True, slots=True)
-class TierUp:
+class TierUp(Arrival):
     """A larger model answers, and holds nothing of ours yet."""
 
     tier: int
@@ -63,7 +72,7 @@ class TierUp:
 
 
 @dataclass(frozen=True, slots=True)
-class TierDown:
+class TierDown(Arrival):
     """A larger model is out of reach, and what it held is lost."""
 
     tier: int
@@ -71,11 +80,11 @@ class TierDown:
 
 
 @dataclass(frozen=True, slots=True)
-class Visited:
+class Visited(Arrival):
     """Tokens and errors from a larger model."""
 
     tier: int
     response: model_pb2.VisitResponse
 
 
-Command = Open | Abort | StreamClosed | RouterUp | RouterDown | Scored | TierUp | TierDown | Visited
+Command = Open | Abort | StreamClosed | WishLaunches | RouterUp | RouterDown | Scored | TierUp | TierDown | Visited

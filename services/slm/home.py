@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from ..config import HomeSettings
-from ..engine.engine import Engine
+from ..engine.engine import Engine, Step
 from ..engine.thread import BUSY_S, IDLE_S
 from ..errors import AllroadsError, InvalidArgument
 from ..mesh.wire import model_pb2, router_pb2
 from ..model.description import load_of
+from ..model.step_clock import StepClock
 from ..policies.policy import HOME
 from ..policies.registry import PolicyRegistry
 from .admission import Bounds, open_request
@@ -24,14 +25,17 @@ from .commands import (
     TierDown,
     TierUp,
     Visited,
+    WishLaunches,
 )
 from .decisions import Decisions
 from .description import default_threshold
 from .journeys import Journeys
 from .judging import Judge
 from .launch import Launch
+from .launches import Launches
 from .outbound import CLIENT_INTERVAL_S, Outbound
 from .peer_watch import PeerWatch
+from .reports import Reports
 from .scoring import ScoreBook
 from .tensors_out import TensorsOut
 from .visits import Visits
@@ -65,12 +69,20 @@ class Home:
         )
         self._scorers: Mapping[str, router_pb2.ScorerDescription] = {}
         self._decisions = decisions
+        self._clock = StepClock()
+        self._reports = Reports(num_tiers)
         self._journeys = Journeys(
-            engine, tensors, decisions, max_unjudged=settings.max_unjudged, max_ahead=settings.max_ahead
+            engine,
+            tensors,
+            decisions,
+            self._reports,
+            max_unjudged=settings.max_unjudged,
+            max_ahead=settings.max_ahead,
         )
         self._judge = Judge(self._journeys, book, decisions)
         self._visits = Visits(self._journeys, self._judge)
         self._launch = Launch(max_unjudged=settings.max_unjudged)
+        self._launches = Launches(num_tiers)
         self._told_clients_s = 0.0
         self._peers = PeerWatch(self._journeys, self._judge, book, policies, settings, num_tiers=num_tiers)
 
@@ -81,25 +93,34 @@ class Home:
 
     def turn(self, commands: list[Command]) -> float:
         """Take commands, run one step, deliver what came of it. For how many seconds nothing is to be done."""
+        self._clock.begin(commands)
         for command in commands:
             self._obey(command)
+        for threshold in self._launches.news():
+            self._journeys.out.launch(threshold)
         self._peers.expire()
         for sequence in self._engine.admit():
             self._journeys.admitted(self._journeys.table.of(sequence))
         if (pause_s := self._launch.wait_s(self._journeys.table)) > 0:
-            self._flush(is_idle=True)
+            self._flush(None)
             return pause_s
         step = self._engine.step()
         if step is not None:
             self._judge.judge(step)
-        self._flush(is_idle=step is None)
+        self._flush(step)
         return IDLE_S if step is None else BUSY_S
 
-    def _flush(self, *, is_idle: bool) -> None:
+    def _flush(self, step: Step | None) -> None:
         """Deliver what there is to say; what clients are told may wait for more while there is work."""
         self._judge.send_questions()
+        self._clock.end(is_busy=step is not None)
+        if step is not None:
+            self._reports.stepped(self._clock, len(step.wanted), step.num_positions)
+        self._reports.sent(self._clock.ended_ns)
+        if not self._decisions.is_open:
+            self._reports.clear()
         now_s = time.monotonic()
-        clients_wait = not is_idle and now_s - self._told_clients_s < CLIENT_INTERVAL_S
+        clients_wait = step is not None and now_s - self._told_clients_s < CLIENT_INTERVAL_S
         out, self._journeys.out = self._journeys.out.split(clients_wait=clients_wait)
         if out.is_empty:
             return
@@ -108,6 +129,7 @@ class Home:
             load = load_of(self._engine)
             load.routing.CopyFrom(self._decisions.state())
             out.report_load(load)
+            out.report_tiers(self._reports.take(self.num_requests) if self._decisions.is_open else ())
         self._deliver(out)
 
     def _obey(self, command: Command) -> None:
@@ -125,6 +147,9 @@ class Home:
             case StreamClosed(stream_id):
                 for request in table.of_stream(stream_id):
                     self._journeys.end(request)
+                self._launches.forget(stream_id)
+            case WishLaunches(stream_id, launches):
+                self._launches.wish(stream_id, launches)
             case RouterUp(scorers):
                 self._scorers = scorers
                 self._decisions.router_up(scorers, default_threshold(self._decisions.policy, scorers))
@@ -135,8 +160,10 @@ class Home:
                 self._bounds.max_context = min(self._bounds.max_context, max_context)
                 self._bounds.eos_token_ids |= eos_token_ids
                 self._peers.tier_up(tier)
+                self._launches.tier_up(tier)
             case TierDown(tier, error):
                 self._peers.tier_down(tier, error)
+                self._launches.tier_down(tier)
 
     def _open(self, stream_id: int, wire: model_pb2.OpenRequest) -> None:
         table, out = self._journeys.table, self._journeys.out

@@ -15,6 +15,7 @@ from ..mesh.wire import common_pb2 as pb
 from ..policies.policy import HOME, MAX_DRAFTS, MAX_EXTRA, Verdict, Visit
 from .decisions import Decisions
 from .outbound import Outbound
+from .reports import Reports
 from .request import Place, Proposal, Request
 from .table import RequestTable
 from .tensors_out import TensorsOut
@@ -31,9 +32,17 @@ class Journeys:
     """Moves requests. Belongs to the decode thread."""
 
     def __init__(
-        self, engine: Engine, tensors: TensorsOut, decisions: Decisions, *, max_unjudged: int, max_ahead: int
+        self,
+        engine: Engine,
+        tensors: TensorsOut,
+        decisions: Decisions,
+        reports: Reports,
+        *,
+        max_unjudged: int,
+        max_ahead: int,
     ) -> None:
         self.engine = engine
+        self.reports = reports
         self._decisions = decisions
         self.table = RequestTable()
         self.out = Outbound()
@@ -100,7 +109,11 @@ class Journeys:
         """Do what a policy says of the proposal in question."""
         if verdict.tier and not self._is_in_reach(request, verdict.tier):
             return
-        request.usage.num_rejected_tokens += not verdict.keeps
+        request.turned_down = request.in_question.made if verdict.tier else None
+        request.refused_score = request.in_question.score if verdict.tier and not verdict.keeps else None
+        if not verdict.keeps:
+            request.usage.num_rejected_tokens += 1
+            self.reports.rejected()
         if verdict.is_draft:
             request.num_held += verdict.keeps
             if not (verdict.waits and request.num_held < MAX_DRAFTS and self._can_draft(request)):
@@ -139,6 +152,7 @@ class Journeys:
         request.usage.num_hand_offs += 1
         draft_logits = self._tensors.pack(request) if submits and request.sends_logits else None
         self.out.hand_off(request, visit, draft_logits=draft_logits)
+        self.reports.handed_off(request)
         self.propose(request)
 
     def take_judgement(self, request: Request, num_accepted: int) -> bool:
@@ -158,19 +172,24 @@ class Journeys:
 
     def take_back(self, request: Request, token_id: int, tier: int, logprobs: pb.TokenLogprobs | None) -> bool:
         """Commit a token that a larger tier wrote. Whether the answer goes on."""
-        if request.confirms(token_id):
+        is_confirmed = request.confirms(token_id)
+        if request.trip is not None and request.trip.is_confirmed is None:
+            request.trip.is_confirmed = is_confirmed
+        if is_confirmed:
             request.usage.num_confirmed_hand_offs += 1
             request.suffix[0].logprobs = logprobs
         else:
-            request.propose(token_id, Proposal(logprobs=logprobs))
+            request.propose(token_id, Proposal(score=request.refused_score, logprobs=logprobs))
+        request.refused_score = None
         return self.commit(request, tier)
 
     def commit(self, request: Request, tier: int) -> bool:
         """Make the first token of the suffix part of the answer. Whether the answer goes on."""
-        token_id, logprobs = request.next_token, request.suffix[0].logprobs
+        token_id, proposal = request.next_token, request.suffix[0]
         reason = request.commit(tier)
+        self.reports.committed(tier)
         self._decisions.committed(request, token_id, tier)
-        self.out.commit(request, token_id, tier, logprobs)
+        self.out.commit(request, token_id, tier, proposal)
         if reason is not None:
             self.end(request, reason=reason)
         return reason is None

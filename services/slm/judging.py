@@ -11,8 +11,8 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 
-from ..engine.engine import Step
-from ..errors import Internal, NotANumber
+from ..engine.engine import Step, why_failed
+from ..errors import Internal
 from ..mesh.wire import router_pb2
 from ..model import logprobs_wire
 from ..policies.policy import HOME, Policy, Proposals, Verdict
@@ -38,14 +38,15 @@ class Judge:
         """Take the proposals of a step; judge what can be judged now, and have the rest scored."""
         table = self._journeys.table
         for sequence in step.failed:
-            self._journeys.end(table.of(sequence), NotANumber("the small model produced NaN for this request"))
+            self._journeys.end(table.of(sequence), why_failed(sequence, "the small model"))
         requests = [table.of(sequence) for sequence in step.sequences]
         readings = read_features(step.logits, [request.policy for request in requests])
         scored: list[int] = []
+        made = self._journeys.reports.mark
         for row, request in enumerate(requests):
             logprobs = step.logprobs[row]
             wire = None if logprobs is None else logprobs_wire.to_wire(logprobs)
-            proposal = Proposal(readings[row], logprobs=wire)
+            proposal = Proposal(readings[row], logprobs=wire, made=made)
             if request.sends_logits:
                 # A copy: a view would keep the whole step's logits.
                 proposal.logits = step.logits[row, : request.view.num_tokens].float().clone()

@@ -1,5 +1,7 @@
 """What one turn of the decode loop has to say, as the messages that will carry it."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import AllroadsError
@@ -9,7 +11,7 @@ from ..mesh.wire import common_pb2 as pb
 from ..mesh.wire import model_pb2, router_pb2
 from ..model.sampling_wire import sampling_to_wire
 from ..policies.policy import Visit
-from .request import Request
+from .request import Proposal, Request
 
 CLIENT_INTERVAL_S = 0.004
 """While there is work, clients are told no more often than this: a message costs as much as a row of a step."""
@@ -37,7 +39,7 @@ class Outbound:
         going = {key: r for key, r in self.clients.items() if key not in waiting}
         return Outbound(going, self.visits, self.score_batches), Outbound(waiting)
 
-    def commit(self, request: Request, token_id: int, tier: int, logprobs: pb.TokenLogprobs | None) -> None:
+    def commit(self, request: Request, token_id: int, tier: int, proposal: Proposal) -> None:
         """Tell the client of a committed token."""
         response = self._client(request.stream_id)
         response.sequence_ids.append(request.sequence_id)
@@ -45,7 +47,11 @@ class Outbound:
         response.token_ids.append(token_id)
         response.tiers.append(tier)
         if request.sequence.sampling.num_logprobs is not None:
-            response.logprobs.append(logprobs or pb.TokenLogprobs())
+            response.logprobs.append(proposal.logprobs or pb.TokenLogprobs())
+        if request.reports_scores or response.scores:
+            # Those of others before it in this message, who did not ask.
+            response.scores.extend([math.nan] * (len(response.token_ids) - 1 - len(response.scores)))
+            response.scores.append(math.nan if proposal.score is None else proposal.score)
 
     def finish(self, request: Request, reason: pb.FinishReason.ValueType) -> None:
         """Tell the client that the answer is complete."""
@@ -100,6 +106,15 @@ class Outbound:
         """Tell every client of this turn how full the home is, and how it routes."""
         for response in self.clients.values():
             response.load.CopyFrom(load)
+
+    def report_tiers(self, reports: Sequence[model_pb2.TierReport]) -> None:
+        """Tell every client of this turn what the tiers did of late."""
+        for response in self.clients.values():
+            response.reports.extend(reports)
+
+    def launch(self, threshold: model_pb2.LaunchThreshold) -> None:
+        """Tell a larger tier when to launch."""
+        self._visit(threshold.tier).launch.CopyFrom(threshold)
 
     def close_visitor(self, request: Request, tier: int) -> None:
         """Tell a larger tier to forget a request, where it knows it."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 import grpc
 import torch
 
+from ..config import MeshTlsSettings
 from ..engine.engine import ModelFacts
 from ..errors import AllroadsError, CheckpointError, InvalidArgument, StartupError
 from ..mesh.channels import open_channel
@@ -35,10 +36,12 @@ Post = Callable[[Command], None]
 class Peer(ABC):
     """One neighbour: its channel, its stream, what tensors go through, and whether it fits."""
 
-    def __init__(self, name: str, address: str, max_message_bytes: int, sender: TensorSender) -> None:
+    def __init__(
+        self, name: str, address: str, max_message_bytes: int, sender: TensorSender, tls: MeshTlsSettings | None
+    ) -> None:
         self.name = name
         self.sender = sender
-        self.channel = open_channel(address, max_message_bytes)
+        self.channel = open_channel(address, max_message_bytes, tls)
         self._fits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._check: asyncio.Task[None] | None = None
 
@@ -97,8 +100,15 @@ class Peer(ABC):
 class RouterPeer(Peer):
     """The router: takes feature batches, gives scores."""
 
-    def __init__(self, address: str, max_message_bytes: int, facts: ModelFacts, post: Post) -> None:
-        super().__init__("router", address, max_message_bytes, TensorSender("router", slot_bytes=256 * 1024))
+    def __init__(
+        self,
+        address: str,
+        max_message_bytes: int,
+        facts: ModelFacts,
+        post: Post,
+        tls: MeshTlsSettings | None = None,
+    ) -> None:
+        super().__init__("router", address, max_message_bytes, TensorSender("router", slot_bytes=256 * 1024), tls)
         self.scorers: dict[str, router_pb2.ScorerDescription] = {}
         """By name, once it has been met."""
         self._facts, self._post = facts, post
@@ -164,11 +174,18 @@ class TierPeer(Peer):
     """A larger model's service: takes hand-offs, gives tokens."""
 
     def __init__(
-        self, name: str, tier: int, address: str, max_message_bytes: int, facts: ModelFacts, post: Post
+        self,
+        name: str,
+        tier: int,
+        address: str,
+        max_message_bytes: int,
+        facts: ModelFacts,
+        post: Post,
+        tls: MeshTlsSettings | None = None,
     ) -> None:
         slot_bytes = min(_DRAFTS_PER_SLOT * len(facts.vocabulary) * torch.float32.itemsize, _MAX_SLOT_BYTES)
         super().__init__(
-            name, address, max_message_bytes, TensorSender(name, slot_bytes=slot_bytes, num_slots=_NUM_SLOTS)
+            name, address, max_message_bytes, TensorSender(name, slot_bytes=slot_bytes, num_slots=_NUM_SLOTS), tls
         )
         self.description = model_pb2.DescribeResponse()
         self._tier, self._facts, self._post = tier, facts, post
@@ -188,16 +205,31 @@ class TierPeer(Peer):
         await self._stream.run()
 
     def visit(self, request: model_pb2.VisitRequest) -> None:
-        """Send hand-offs and closes; those for a tier that is gone are dropped, as the decode loop learns of it."""
+        """Send what is for the tier; for one that is gone it is dropped, as the decode loop learns of that."""
         with suppress(AllroadsError):
             try:
                 self._stream.send(request)
             except InvalidArgument as error:
                 self._visit_one_by_one(request, error)
 
+    async def prompt_logprobs(
+        self, request: model_pb2.PromptLogprobsRequest, timeout_s: float | None
+    ) -> model_pb2.PromptLogprobsResponse:
+        """What the tier's model thinks of a prompt.
+
+        Raises:
+            AllroadsError: the tier is out of reach, or refuses.
+        """
+        try:
+            return await self._stub.GetPromptLogprobs(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, self.name) from error
+
     def _visit_one_by_one(self, request: model_pb2.VisitRequest, error: InvalidArgument) -> None:
         """What is too big for one message: only a hand-off that is too big by itself fails."""
         hand_offs, closed = request.hand_offs, request.closed_sequence_ids
+        if request.HasField("launch"):
+            self.visit(model_pb2.VisitRequest(launch=request.launch))
         if len(hand_offs) + bool(closed) == 1:
             errors = [common_pb2.SequenceError(sequence_id=h.sequence_id, error=to_wire(error)) for h in hand_offs]
             self._post(Visited(self._tier, model_pb2.VisitResponse(errors=errors)))

@@ -11,6 +11,7 @@ from ..engine.sequence import Sequence
 from ..mesh.wire import common_pb2 as pb
 from ..policies.policy import HOME, Policy, RequestView
 from ..policies.reading import Reading
+from .trip import StepMark, Trip
 
 
 class Place(Enum):
@@ -42,6 +43,8 @@ class Proposal:
     logprobs: pb.TokenLogprobs | None = None
     logits: Tensor | None = None
     """float32 [vocabulary], raw, where the larger model will want them to judge it."""
+    made: StepMark | None = None
+    """The step that made it; None where a larger tier did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,14 @@ class Request:
     """Whether the policy was asked for the writer of the next token ahead of any proposal."""
     sends_logits: bool = False
     """Whether its drafts travel with their logits."""
+    reports_scores: bool = False
+    """Whether its client is told the router's scores."""
+    refused_score: float | None = None
+    """Of the proposal in whose place a larger tier writes next."""
+    turned_down: StepMark | None = None
+    """Of the proposal for which a larger tier writes next: the step that made it."""
+    trip: Trip | None = None
+    """The visit that it is on."""
     visited: int = HOME
     """The tier that it is at, waits for, or was at last."""
     runs_ahead: bool = False

@@ -13,6 +13,7 @@ from ..memory import resolve_memory
 from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status
 from ..mesh.stream import Outbox, serve_stream
+from ..mesh.tls import server_credentials
 from ..mesh.wire import model_pb2, model_pb2_grpc
 from ..model.decode_host import DecodeHost
 from ..model.warm_up import warm_up
@@ -36,9 +37,10 @@ SERVICE_NAME = model_pb2.DESCRIPTOR.services_by_name["HomeService"].full_name
 class HomeServicer(model_pb2_grpc.HomeServiceServicer):
     """Adapts messages to the decode loop and back."""
 
-    def __init__(self, description: model_pb2.DescribeResponse, clients: Clients) -> None:
+    def __init__(self, description: model_pb2.DescribeResponse, clients: Clients, largest: TierPeer) -> None:
         self._description = description
         self._clients = clients
+        self._largest = largest
 
     async def Describe(  # noqa: N802 (named by the proto)
         self,
@@ -65,6 +67,18 @@ class HomeServicer(model_pb2_grpc.HomeServiceServicer):
         finally:
             self._clients.streams.leave(stream_id)
 
+    async def GetPromptLogprobs(  # noqa: N802
+        self,
+        request: model_pb2.PromptLogprobsRequest,
+        context: "grpc.aio.ServicerContext[model_pb2.PromptLogprobsRequest, model_pb2.PromptLogprobsResponse]",
+    ) -> model_pb2.PromptLogprobsResponse:
+        """What the largest model thinks of each token of a prompt."""
+        try:
+            return await self._largest.prompt_logprobs(request, context.time_remaining())
+        except AllroadsError as error:
+            await context.abort(grpc_status(error), error.message)
+            raise
+
 
 async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
     """Serve the small model and what it calls until `stop` is set.
@@ -81,7 +95,7 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
     decisions = Decisions.of(settings.slm, policies.get(settings.slm.policy))
     host: DecodeHost[Command] = DecodeHost()
     size, names = settings.max_message_bytes, list(settings.tiers)
-    router = RouterPeer(settings.router.address, size, engine.facts, host.post)
+    router = RouterPeer(settings.router.address, size, engine.facts, host.post, settings.tls)
     larger = _larger_tiers(settings, engine, host)
     peers = [router, *larger.values()]
     clients = Clients(host.post)
@@ -100,12 +114,12 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         require_routers_for_mesh(descriptions[-1], router.scorers)
         require_default_policy(policies.get(settings.slm.policy), router.scorers)
         description = describe_home(engine, settings.slm, policies, names, descriptions, router.scorers)
-        servicer = HomeServicer(description, clients)
+        servicer = HomeServicer(description, clients, larger[max(larger)])
         model_pb2_grpc.add_HomeServiceServicer_to_server(servicer, server.grpc)
         served = [policies.get(policy.name) for policy in description.mesh.policies]
         await probe_all(clients, served, num_tiers=len(names))
         decisions.is_open = True
-        await server.start(settings.slm.address)
+        await server.start(settings.slm.address, server_credentials(settings.slm.address, settings.tls))
         await server.set_ready(True)
         logger.info("%s ready: %s", engine.facts.model_id, settings.slm.address)
         await asyncio.Event().wait()
@@ -147,7 +161,9 @@ def _larger_tiers(settings: MeshSettings, engine: Engine, host: DecodeHost[Comma
     """Our ends of the streams to the larger models, by tier."""
     size = settings.max_message_bytes
     return {
-        number: TierPeer(name, number, settings.tier_settings(name).address, size, engine.facts, host.post)
+        number: TierPeer(
+            name, number, settings.tier_settings(name).address, size, engine.facts, host.post, settings.tls
+        )
         for number, name in enumerate(settings.tiers)
         if number
     }

@@ -26,6 +26,8 @@ class Visits:
 
     def take(self, tier: int, response: model_pb2.VisitResponse) -> None:
         """Take a message of a tier. What belongs to a request or a visit that is over is left aside."""
+        if response.HasField("steps"):
+            self._journeys.reports.take_steps(tier, response.steps)
         for failure in response.errors:
             if (request := self._journeys.table.numbered(failure.sequence_id)) is not None:
                 self._take_error(request, tier, from_wire(failure.error))
@@ -70,19 +72,27 @@ class Visits:
         if kept is None:
             return
         length = request.length
-        if entry.judged and not self._journeys.take_judgement(request, entry.num_accepted):
+        is_over = entry.returned or kept < len(entry.token_ids)
+        goes_on = self._commit(request, entry, kept)
+        if is_over:
+            self._journeys.reports.returned(request)
+        if not goes_on:
             return
-        for token_id, own in zip_longest(entry.token_ids[:kept], entry.logprobs[:kept]):
-            if not self._journeys.take_back(request, token_id, tier, own):
-                return
         request.known_lengths[tier] = request.length
         request.num_vain_visits = 0 if request.length > length else request.num_vain_visits + entry.returned
         if request.num_vain_visits > _MAX_VAIN_VISITS:
             failed = f"nothing came of {request.num_vain_visits} visits in a row"
             self._journeys.end(request, Internal(f"policy {request.policy.name} failed: {failed}"))
-        elif entry.returned or kept < len(entry.token_ids):
+        elif is_over:
             self._journeys.go(request, entry.next_tier)
             self._judge.settle([request])
+
+    def _commit(self, request: Request, entry: "_Entry", kept: int) -> bool:
+        """Make what stands part of the answer. Whether that goes on."""
+        if entry.judged and not self._journeys.take_judgement(request, entry.num_accepted):
+            return False
+        tokens = zip_longest(entry.token_ids[:kept], entry.logprobs[:kept])
+        return all(self._journeys.take_back(request, token_id, request.visited, own) for token_id, own in tokens)
 
     def _take_error(self, request: Request, tier: int, error: AllroadsError) -> None:
         """A tier that lost its place is told everything again; any other error ends the request."""
