@@ -21,6 +21,8 @@ class Delivery:
     tiers: list[int]
     logprobs: list[common_pb2.TokenLogprobs]
     """Parallel to `token_ids` where the sequence asks for them, else empty."""
+    scores: list[float]
+    """Parallel to `token_ids`, NaN where there is none; empty where no sequence of the message asks for them."""
     is_whole: bool
     """Whether the message has all that it should have for this sequence."""
 
@@ -33,9 +35,11 @@ def make_sequence_id(number: int, *, has_logprobs: bool) -> int:
 def cut(response: model_pb2.GenerateResponse) -> Iterator[Delivery]:
     """The deliveries of a message, in its order."""
     token_ids, tiers, logprobs = list(response.token_ids), list(response.tiers), list(response.logprobs)
+    scores = list(response.scores)
     start = told = 0
     for sequence_id, num_tokens in zip(response.sequence_ids, response.num_tokens, strict=False):
         end, num_told = start + num_tokens, num_tokens if sequence_id & _HAS_LOGPROBS else 0
         own = logprobs[told : told + num_told]
-        yield Delivery(sequence_id, token_ids[start:end], tiers[start:end], own, len(own) == num_told)
+        is_whole = len(own) == num_told and len(scores) in (0, len(token_ids))
+        yield Delivery(sequence_id, token_ids[start:end], tiers[start:end], own, scores[start:end], is_whole)
         start, told = end, told + num_told

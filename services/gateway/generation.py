@@ -7,9 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from ..errors import AllroadsError, Code
+from ..errors import AllroadsError, Code, DeadlineExceeded
 from ..mesh.wire import common_pb2
-from .admission.limiter import Ticket
+from .admission.refusal import reason_of
+from .admission.ticket import Ticket
+from .echo import EchoedPrompt
 from .home import HomeClient
 from .metrics import Metrics
 from .request import Plan
@@ -29,9 +31,13 @@ class Piece:
     """Parallel to `token_ids`: the tier that wrote each."""
     logprobs: list[common_pb2.TokenLogprobs]
     """Parallel to `token_ids` where the request asks for them, else empty."""
+    scores: list[float]
+    """The same: the router's; NaN where there is none."""
     text_offsets: list[int]
     """Parallel to `logprobs`: characters of the answer's text that were certain before each token."""
     finish_reason: FinishReason | None
+    prompt: EchoedPrompt | None = None
+    """In the first piece of an answer that begins with its prompt; then there is nothing else in it."""
 
 
 class Generation:
@@ -46,10 +52,11 @@ class Generation:
         """The home's account; None where the gateway ended the answer itself."""
         self._ticket, self._home, self._metrics, self._text = ticket, home, metrics, text
         self._sequence: Sequence | None = None
-        self._arrived_s = time.monotonic()
+        self._arrived_s = ticket.entered_s
         self._last_token_s = self._arrived_s
         self._failure: Code | None = None
         self._is_closed = False
+        self._has_echoed = False
 
     @property
     def num_tokens(self) -> int:
@@ -64,28 +71,30 @@ class Generation:
         """
         try:
             await self._ticket.wait(self._time_left_s())
+            if self._time_left_s() <= 0:
+                raise DeadlineExceeded("the time for this request was over before it could start")
         except AllroadsError as error:
             self._failure = error.code
+            if (reason := reason_of(error)) is not None:
+                self._metrics.queue.count_refusal(reason)
             raise
-        self._sequence = self._home.open(self.plan.open_request, self._time_left_s())
+        self._metrics.queue.observe_wait(time.monotonic() - self._arrived_s)
+        if self.plan.open_request.max_tokens:
+            self._sequence = self._home.open(self.plan.open_request, self._time_left_s())
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Piece:
-        if self.finish_reason is not None or self._sequence is None:
+        if self.finish_reason is not None or self._is_closed:
             raise StopAsyncIteration
         try:
-            batch = await self._sequence.take()
+            piece = await self._next()
         except AllroadsError as error:
             self._failure = error.code
             raise
-        piece = self._read(batch)
-        self._account(piece)
         if piece.finish_reason is not None:
             self.finish_reason = piece.finish_reason
-            if batch.ending is not None:
-                self.usage = batch.ending.usage
             self.close()
         return piece
 
@@ -107,6 +116,31 @@ class Generation:
         if self.usage is not None:
             self._metrics.observe_usage(self.usage, self.plan.tier_names)
 
+    async def _next(self) -> Piece:
+        """What comes now: first the prompt for those who ask for it, then what is written."""
+        if (prompt := await self._echo()) is not None:
+            return _piece_of(prompt, None)
+        if self._sequence is None:
+            return _piece_of(None, "length")
+        batch = await self._sequence.take()
+        piece = self._read(batch)
+        self._account(piece)
+        if piece.finish_reason is not None and batch.ending is not None:
+            self.usage = batch.ending.usage
+        return piece
+
+    async def _echo(self) -> EchoedPrompt | None:
+        """The prompt, once, if the answer is to begin with it."""
+        echo = self.plan.echo
+        if echo is None or self._has_echoed:
+            return None
+        token_ids = list(self.plan.open_request.prompt_token_ids)
+        logprobs = None
+        if echo.num_logprobs is not None:
+            logprobs = await self._home.prompt_logprobs(token_ids, echo.num_logprobs, self._time_left_s())
+        self._has_echoed = True
+        return EchoedPrompt(echo.text, token_ids, logprobs, echo.text_offsets)
+
     def _read(self, batch: Batch) -> Piece:
         """Text of a batch. A stop token counts, and is not shown."""
         token_ids, ending = batch.token_ids, batch.ending
@@ -119,7 +153,15 @@ class Generation:
             text += self._text.finish()
             finish_reason = "stop" if is_stop or self._text.is_cut else "length"
         end = shown.num_tokens
-        return Piece(text, token_ids[:end], batch.tiers[:end], batch.logprobs[:end], shown.offsets, finish_reason)
+        return Piece(
+            text=text,
+            token_ids=token_ids[:end],
+            tiers=batch.tiers[:end],
+            logprobs=batch.logprobs[:end],
+            scores=batch.scores[:end],
+            text_offsets=shown.offsets,
+            finish_reason=finish_reason,
+        )
 
     def _account(self, piece: Piece) -> None:
         if not piece.tiers:
@@ -138,3 +180,8 @@ class Generation:
 
     def _time_left_s(self) -> float:
         return self._arrived_s + self.plan.timeout_s - time.monotonic()
+
+
+def _piece_of(prompt: EchoedPrompt | None, finish_reason: FinishReason | None) -> Piece:
+    """A piece without any token of the answer."""
+    return Piece("", [], [], [], [], [], finish_reason, prompt)

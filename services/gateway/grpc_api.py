@@ -1,27 +1,31 @@
 """The same API over gRPC: an adapter from messages to the gateway and back."""
 
 import asyncio
-import logging
-import math
 import time
+from collections.abc import Sequence
 
 import grpc
 
-from ..errors import AllroadsError, Cancelled, Internal, InvalidArgument
-from ..mesh.status import grpc_status
-from ..mesh.wire import common_pb2, gateway_pb2, gateway_pb2_grpc
+from ..errors import AllroadsError, Cancelled, Code, InvalidArgument
+from ..mesh.wire import gateway_pb2, gateway_pb2_grpc
+from .batch import Batch
 from .gateway import Gateway
-from .generation import Generation, Piece
-from .parameters import read_parameters
-from .request import GenerationParams, Plan
-
-logger = logging.getLogger(__name__)
+from .generation import Generation
+from .grpc_ends import Context, failing_by_status
+from .grpc_messages import failure_of, messages_of, params_of, response_of
+from .request import Plan
+from .tokenizing import text_of_tokens, tokens_of_chat
 
 SERVICE_NAME = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name
-_REASONS = {"stop": common_pb2.FINISH_REASON_STOP, "length": common_pb2.FINISH_REASON_LENGTH}
 
 GenerateContext = grpc.aio.ServicerContext[gateway_pb2.GenerateTextRequest, gateway_pb2.GenerateTextResponse]
+BatchContext = grpc.aio.ServicerContext[gateway_pb2.GenerateBatchRequest, gateway_pb2.GenerateBatchResponse]
+TokenizeContext = grpc.aio.ServicerContext[gateway_pb2.TokenizeRequest, gateway_pb2.TokenizeResponse]
+DetokenizeContext = grpc.aio.ServicerContext[gateway_pb2.DetokenizeRequest, gateway_pb2.DetokenizeResponse]
 ListContext = grpc.aio.ServicerContext[gateway_pb2.ListModelsRequest, gateway_pb2.ListModelsResponse]
+
+_WRONG = (Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.CONTEXT_LENGTH_EXCEEDED)
+"""What is said of a request alone, and not of the others in its batch."""
 
 
 class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
@@ -35,20 +39,75 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: gateway_pb2.GenerateTextRequest, context: GenerateContext
     ) -> None:
         """Answer one request; the end of the call, however it comes, ends the request."""
-        try:
-            plan = await self._plan(request, context.time_remaining())
-            (generation,) = self._gateway.prepare([plan])
+        async with failing_by_status(context):
+            with self._gateway.admit(self._client(context), 1, context.time_remaining()) as places:
+                plan = await self._plan(request, context.time_remaining())
+                (generation,) = self._gateway.prepare([plan], places)
             try:
-                await self._write(generation, context)
+                await generation.start()
+                async for piece in generation:
+                    await self._write(context, response_of(piece, generation))
             finally:
                 generation.close()
-        except AllroadsError as error:
-            await _abort(context, error)
-        except grpc.aio.AbortError:
-            raise
-        except Exception:  # the client must learn that the fault is ours, and nothing of what it was
-            logger.exception("a call failed")
-            await _abort(context, Internal("internal error; the gateway's log says more"))
+
+    async def GenerateBatch(  # type: ignore[override]  # noqa: N802 (the name is the wire's)
+        self, request: gateway_pb2.GenerateBatchRequest, context: BatchContext
+    ) -> None:
+        """Answer many requests side by side; the end of the call ends those that are open.
+
+        There is room for all that are right, or the call is refused. Later faults end the request they belong to.
+        """
+        async with failing_by_status(context):
+            most = self._gateway.door.limiter.most_places
+            if not 0 < len(request.requests) <= most:
+                raise InvalidArgument(
+                    f"a batch must hold from 1 to {most} requests, not {len(request.requests)}", field="requests"
+                )
+            client = self._client(context)
+            with self._gateway.admit(client, 1, context.time_remaining()) as places:
+                plans, faults = await self._plans(request.requests, context.time_remaining())
+                generations: dict[int, Generation] = {}
+                if plans:
+                    self._gateway.widen(places, client, len(plans))
+                    prepared = self._gateway.prepare(list(plans.values()), places)
+                    generations = dict(zip(plans, prepared, strict=True))
+            batch = Batch(generations)
+            try:
+                for index, fault in faults.items():
+                    await self._write(context, failure_of(index, fault))
+                async for index, outcome in batch:
+                    if isinstance(outcome, AllroadsError):
+                        await self._write(context, failure_of(index, outcome))
+                    else:
+                        response = response_of(outcome, generations[index])
+                        await self._write(context, gateway_pb2.GenerateBatchResponse(index=index, response=response))
+            finally:
+                await batch.close()
+
+    async def Tokenize(  # noqa: N802 (the name is the wire's)
+        self, request: gateway_pb2.TokenizeRequest, context: TokenizeContext
+    ) -> gateway_pb2.TokenizeResponse:
+        """Tokens of a prompt or a conversation."""
+        async with failing_by_status(context):
+            self._check_model(request.model)
+            tokenizer, mesh = self._gateway.tokenizer, self._gateway.mesh
+            match request.WhichOneof("input"):
+                case "chat":
+                    token_ids = await tokens_of_chat(tokenizer, messages_of(request.chat))
+                case "prompt":
+                    token_ids = await tokenizer.encode_prompt(request.prompt)
+                case _:
+                    raise InvalidArgument("give chat or prompt", field="prompt")
+            max_context_tokens = 0 if mesh is None else mesh.max_context_tokens
+            return gateway_pb2.TokenizeResponse(token_ids=token_ids, max_context_tokens=max_context_tokens)
+
+    async def Detokenize(  # noqa: N802 (the name is the wire's)
+        self, request: gateway_pb2.DetokenizeRequest, context: DetokenizeContext
+    ) -> gateway_pb2.DetokenizeResponse:
+        """Text of tokens."""
+        async with failing_by_status(context):
+            self._check_model(request.model)
+            return gateway_pb2.DetokenizeResponse(text=await text_of_tokens(self._gateway.tokenizer, request.token_ids))
 
     async def ListModels(  # noqa: N802 (the name is the wire's)
         self, request: gateway_pb2.ListModelsRequest, context: ListContext
@@ -59,16 +118,40 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             id=self._gateway.settings.model_name,
             created_unix_s=self._started_unix_s,
             max_context_tokens=0 if mesh is None else mesh.max_context_tokens,
+            mesh=mesh,
         )
         return gateway_pb2.ListModelsResponse(models=[card])
 
+    def _client(self, context: Context) -> str:
+        """The name of whom a call is from."""
+        sent = {str(name): str(value) for name, value in context.invocation_metadata() or ()}
+        return self._gateway.door.keys.name(sent.get("authorization"), sent.get("x-api-key"))
+
+    def _check_model(self, name: str) -> None:
+        if name:
+            self._gateway.check_model(name)
+
+    async def _plans(
+        self, requests: Sequence[gateway_pb2.GenerateTextRequest], timeout_s: float | None
+    ) -> tuple[dict[int, Plan], dict[int, AllroadsError]]:
+        """Plans of the requests that are right, and what is wrong with the others, by their places."""
+        plans: dict[int, Plan] = {}
+        faults: dict[int, AllroadsError] = {}
+        for index, request in enumerate(requests):
+            try:
+                plans[index] = await self._plan(request, timeout_s)
+            except AllroadsError as error:
+                if error.code not in _WRONG:
+                    raise
+                faults[index] = error
+        return plans, faults
+
     async def _plan(self, request: gateway_pb2.GenerateTextRequest, timeout_s: float | None) -> Plan:
-        if request.model:
-            self._gateway.check_model(request.model)
-        params = _params(request, timeout_s)
+        self._check_model(request.model)
+        params = params_of(request, timeout_s)
         match request.WhichOneof("input"):
             case "chat":
-                messages = [{"role": message.role, "content": message.content} for message in request.chat.messages]
+                messages = messages_of(request.chat)
                 if not messages:
                     raise InvalidArgument("messages must hold at least one message", field="messages")
                 return await self._gateway.plan_chat(messages, params)
@@ -79,63 +162,10 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             case _:
                 raise InvalidArgument("give chat, prompt or prompt_tokens", field="prompt")
 
-    async def _write(self, generation: Generation, context: GenerateContext) -> None:
-        await generation.start()
+    async def _write(self, context: Context, message: object) -> None:
         limit_s = self._gateway.settings.gateway.reader_timeout_s
-        async for piece in generation:
-            try:
-                async with asyncio.timeout(limit_s):
-                    await context.write(_response(piece, generation))
-            except TimeoutError:
-                raise Cancelled(f"the client took nothing for {limit_s:g} s") from None
-
-
-def _params(request: gateway_pb2.GenerateTextRequest, timeout_s: float | None) -> GenerationParams:
-    sampling, routing = request.sampling, request.routing
-    return GenerationParams(
-        max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
-        temperature=sampling.temperature if sampling.HasField("temperature") else None,
-        top_p=sampling.top_p if sampling.HasField("top_p") else None,
-        top_k=sampling.top_k if sampling.HasField("top_k") else None,
-        min_p=sampling.min_p if sampling.HasField("min_p") else None,
-        seed=sampling.seed if sampling.HasField("seed") else None,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        repetition_penalty=sampling.repetition_penalty if sampling.HasField("repetition_penalty") else None,
-        logit_bias=dict(sampling.logit_bias),
-        min_tokens=sampling.min_tokens,
-        num_logprobs=sampling.num_logprobs if sampling.HasField("num_logprobs") else None,
-        stop=tuple(request.stop),
-        stop_token_ids=tuple(sampling.stop_token_ids),
-        ignore_eos=sampling.ignore_eos,
-        policy=routing.policy,
-        parameters=read_parameters({name: list(numbers.values) for name, numbers in routing.parameters.items()}),
-        mode=routing.mode,
-        key=routing.key,
-        timeout_s=timeout_s,
-    )
-
-
-def _response(piece: Piece, generation: Generation) -> gateway_pb2.GenerateTextResponse:
-    response = gateway_pb2.GenerateTextResponse(
-        text_delta=piece.text, token_ids=piece.token_ids, tiers=piece.tiers, logprobs=piece.logprobs
-    )
-    if piece.finish_reason is not None:
-        response.finish_reason = _REASONS[piece.finish_reason]
-        if generation.usage is not None:
-            response.usage.CopyFrom(generation.usage)
-        # The gateway's own count, which holds over a restart of the home, too.
-        response.usage.num_prompt_tokens = generation.plan.num_prompt_tokens
-        response.usage.num_committed_tokens[:] = generation.tier_counts
-    return response
-
-
-async def _abort(context: GenerateContext, error: AllroadsError) -> None:
-    """End the call with an error; what a status cannot carry goes into the trailing metadata."""
-    trailing = []
-    if error.field:
-        trailing.append(("field", error.field))
-    if error.retry_after_s is not None:
-        trailing.append(("retry-after", str(math.ceil(error.retry_after_s))))
-    # The library takes a tuple and nothing else.
-    await context.abort(grpc_status(error), error.message, tuple(trailing))
+        try:
+            async with asyncio.timeout(limit_s):
+                await context.write(message)
+        except TimeoutError:
+            raise Cancelled(f"the client took nothing for {limit_s:g} s") from None

@@ -7,12 +7,14 @@ with the tokens that are committed, and goes on where it was.
 import asyncio
 import logging
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from itertools import count
+from typing import Protocol
 
 import grpc
 
 from ..errors import AllroadsError, DeadlineExceeded, Internal, InvalidArgument, Unavailable
-from ..mesh.status import from_wire
+from ..mesh.status import from_rpc, from_wire
 from ..mesh.stream import PeerStream
 from ..mesh.wire import common_pb2, model_pb2, model_pb2_grpc
 from .delivery import cut, make_sequence_id
@@ -25,6 +27,22 @@ logger = logging.getLogger(__name__)
 _DESCRIBE_TIMEOUT_S = 5.0
 _DESCRIBE_PAUSE_S = 0.5
 _LOST, _DEADLINE = "lost", "deadline"
+
+
+class HomeWatcher(Protocol):
+    """Learns what goes on at the home. Called in the event loop; must not block."""
+
+    def on_reports(self, reports: SequenceOf[model_pb2.TierReport]) -> None:
+        """Tiers told what they did, the home first."""
+
+    def on_open_requests(self, num_open: int) -> None:
+        """So many requests of this client are open now."""
+
+    def on_first_token(self, seconds: float, num_prompt_tokens: int) -> None:
+        """A request's first token came, so long after the request was opened."""
+
+    def on_end(self, num_tokens: int) -> None:
+        """A request was closed, with so many tokens."""
 
 
 class HomeClient:
@@ -57,6 +75,9 @@ class HomeClient:
         self._sequences: dict[int, Sequence] = {}
         self._unsent: dict[int, Sequence] = {}
         self._aborted: list[int] = []
+        self._opened_s: dict[int, float] = {}
+        self._launches: list[model_pb2.LaunchThreshold] = []
+        self._launches_are_unsent = False
         self._flush_is_due = False
         self._greeting: asyncio.Task[None] | None = None
         self.mesh: model_pb2.MeshDescription | None = None
@@ -64,6 +85,7 @@ class HomeClient:
         self.is_ready = False
         """Whether a home that fits is there now."""
         self.load = model_pb2.Load()
+        self.watcher: HomeWatcher | None = None
 
     async def run(self) -> None:
         """Keep the stream until cancelled."""
@@ -90,6 +112,8 @@ class HomeClient:
         sequence.arm(_DEADLINE, timeout_s, DeadlineExceeded("the time for this request is over"))
         self._sequences[sequence.sequence_id] = sequence
         self._unsent[sequence.sequence_id] = sequence
+        self._opened_s[sequence.sequence_id] = asyncio.get_running_loop().time()
+        self._tell_open_requests()
         if self.is_ready:
             self._flush_soon()
         else:
@@ -105,6 +129,37 @@ class HomeClient:
         if self._unsent.pop(sequence.sequence_id, None) is None and sequence.ending is None and self.is_ready:
             self._aborted.append(sequence.sequence_id)
             self._flush_soon()
+        self._opened_s.pop(sequence.sequence_id, None)
+        self._tell_open_requests()
+        if self.watcher is not None:
+            self.watcher.on_end(len(sequence.token_ids))
+
+    async def prompt_logprobs(
+        self, token_ids: SequenceOf[int], num_logprobs: int, timeout_s: float
+    ) -> list[common_pb2.TokenLogprobs]:
+        """What the largest model thinks of each token of a prompt but the first.
+
+        Raises:
+            AllroadsError: a service is out of reach, refuses, or does not answer in time.
+        """
+        request = model_pb2.PromptLogprobsRequest(token_ids=token_ids, num_logprobs=num_logprobs)
+        try:
+            response = await self._stub.GetPromptLogprobs(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.CANCELLED:
+                # Not by us, who would have got no answer at all.
+                raise Unavailable("a service stopped before it had read the prompt", retry_after_s=1.0) from error
+            raise from_rpc(error, "slm") from error
+        if len(response.logprobs) != len(token_ids) - 1:
+            raise Internal("the small model's service left log-probabilities out: is it of this version?")
+        return list(response.logprobs)
+
+    def set_launches(self, launches: SequenceOf[model_pb2.LaunchThreshold]) -> None:
+        """Tell larger tiers when to launch: now, and again whenever the home comes back."""
+        self._launches = list(launches)
+        self._launches_are_unsent = True
+        if self.is_ready:
+            self._flush_soon()
 
     def fail_all(self, error: AllroadsError) -> None:
         """End every open sequence, such as at a stop."""
@@ -118,11 +173,24 @@ class HomeClient:
 
     def _flush(self) -> None:
         self._flush_is_due = False
-        if not (self.is_ready and (self._unsent or self._aborted)):
+        if not self.is_ready:
+            return
+        if self._launches_are_unsent:
+            self._send_launches()
+        if not (self._unsent or self._aborted):
             return
         opens, aborted = list(self._unsent.values()), self._aborted
         self._unsent, self._aborted = {}, []
         self._send(opens, aborted)
+
+    def _send_launches(self) -> None:
+        """In a message of their own: a request that is too big must not keep them."""
+        self._launches_are_unsent = False
+        try:
+            self._stream.send(model_pb2.GenerateRequest(launches=self._launches))
+        except AllroadsError as error:
+            # A stream that takes nothing ends, and what comes after it is told anew.
+            logger.warning("slm: launch thresholds are not sent: %s", error.message)
 
     def _send(self, opens: list[Sequence], aborted: list[int]) -> None:
         """In one message, or one by one where that is too big: only an open that is too big by itself fails."""
@@ -158,7 +226,9 @@ class HomeClient:
             elif max(delivery.tiers, default=0) >= MAX_TIERS:
                 sequence.fail(Internal("the small model's service told of a tier that no mesh has"))
             else:
-                sequence.deliver(delivery.token_ids, delivery.tiers, delivery.logprobs)
+                if not sequence.token_ids:
+                    self._tell_first_token(sequence)
+                sequence.deliver(delivery)
                 self._waker.add(sequence)
         for finished in response.finished:
             if (sequence := self._sequences.get(finished.sequence_id)) is not None:
@@ -168,6 +238,8 @@ class HomeClient:
                 sequence.fail(from_wire(failed.error))
         if response.HasField("load"):
             self.load = response.load
+        if response.reports and self.watcher is not None:
+            self.watcher.on_reports(response.reports)
         self._waker.wake_soon()
 
     async def _greet(self) -> None:
@@ -192,6 +264,7 @@ class HomeClient:
                 sequence.disarm(_LOST)
                 sequence.end_if_complete(self.mesh.eos_token_ids)
             self._unsent = {key: sequence for key, sequence in self._sequences.items() if not sequence.is_over}
+            self._launches_are_unsent = bool(self._launches)
             self._flush_soon()
         self._on_change()
 
@@ -202,6 +275,16 @@ class HomeClient:
             except grpc.aio.AioRpcError as error:
                 logger.warning("slm: cannot describe itself: %s", error.details())
             await asyncio.sleep(_DESCRIBE_PAUSE_S)
+
+    def _tell_open_requests(self) -> None:
+        if self.watcher is not None:
+            self.watcher.on_open_requests(len(self._sequences))
+
+    def _tell_first_token(self, sequence: Sequence) -> None:
+        opened_s = self._opened_s.pop(sequence.sequence_id, None)
+        if opened_s is not None and self.watcher is not None:
+            seconds = asyncio.get_running_loop().time() - opened_s
+            self.watcher.on_first_token(seconds, len(sequence.request.prompt_token_ids))
 
     def _arm_loss(self, sequence: Sequence) -> None:
         limit_s = self._home_timeout_s

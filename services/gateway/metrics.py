@@ -10,6 +10,8 @@ from .. import __version__
 from ..errors import Code
 from ..mesh.wire import common_pb2
 from .admission.limiter import Limiter
+from .admission.queue_metrics import QueueMetrics
+from .admission_metrics import AdmissionMetrics
 from .home import HomeClient
 from .routing_metrics import RoutingMetrics
 from .tiers import tier_name
@@ -54,6 +56,8 @@ class Metrics:
         ):
             Gauge(f"allroads_{name}", text, registry=registry).set_function(read)
         self._routing = RoutingMetrics(registry)
+        self.queue = QueueMetrics(registry, limiter)
+        self.admission = AdmissionMetrics(registry)
         self._home = home
         Gauge("allroads_info", "What is served", ["version", "model"], registry=registry).labels(
             __version__, model_name

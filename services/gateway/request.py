@@ -1,10 +1,12 @@
 """What a client asks for, the same over REST and gRPC, and what it becomes once it was found right."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..mesh.routing import Parameters
 from ..mesh.wire import model_pb2 as pb
+from .echo import Echo
+from .grammar import Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class GenerationParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    grammar: Grammar | None = None
+    """What the answer must be; None where it may be anything."""
     policy: str = ""
     parameters: Parameters = field(default_factory=dict)
     """The policy's, those that the client gave."""
@@ -38,10 +42,19 @@ class GenerationParams:
     """Whether what the policy decides is done; "" for the mesh's default."""
     key: str = ""
     """What a canary's requests have in common that are routed all or none."""
+    report_scores: bool = False
+    """Whether the router's score at each token is told."""
     request_id: str = ""
     """For traces and logs only."""
     timeout_s: float | None = None
     """What the client gives; the gateway's own limit holds too."""
+    echo: bool = False
+    """Whether the prompt is shown before the answer; only then may `max_tokens` be 0."""
+    shows_special_tokens: bool = False
+    shows_stop: bool = False
+    """Whether the stop string or the stop token's text belongs to the answer."""
+    truncate_prompt_tokens: int | None = None
+    """So many of the prompt's last tokens are kept; -1 for all that leave room for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,11 @@ class Plan:
     """Of the mesh, the small model's first."""
     timeout_s: float
     """From the request's arrival."""
+    echo: Echo | None = None
+    shows_special_tokens: bool = False
+    shows_stop: bool = False
+    is_copy: bool = False
+    """Whether the same prompt is counted with another choice of the reply."""
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -68,3 +86,14 @@ class Plan:
     def has_logprobs(self) -> bool:
         """Whether log-probabilities are asked for."""
         return self.open_request.sampling.HasField("num_logprobs")
+
+    def choices(self, count: int) -> "list[Plan]":
+        """Plans of so many answers to the prompt, this one first. With a seed, each next has the next seed."""
+        return [self, *(self._copy(index) for index in range(1, count))]
+
+    def _copy(self, index: int) -> "Plan":
+        request = pb.OpenRequest()
+        request.CopyFrom(self.open_request)
+        if request.sampling.HasField("seed"):
+            request.sampling.seed = (request.sampling.seed + index) % 2**64
+        return replace(self, open_request=request, is_copy=True)

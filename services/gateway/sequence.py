@@ -1,11 +1,13 @@
 """One open request at the home, seen from the gateway: what is committed, and what nobody has read yet."""
 
 import asyncio
+import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from ..errors import AllroadsError
 from ..mesh.wire import common_pb2, model_pb2
+from .delivery import Delivery
 
 _LONGEST_TIMEOUT_MS = 2**32 - 1
 
@@ -26,6 +28,8 @@ class Batch:
     tiers: list[int]
     logprobs: list[common_pb2.TokenLogprobs]
     """Parallel to `token_ids` where the request asks for them, else empty."""
+    scores: list[float]
+    """The same; NaN where there is none."""
     ending: Ending | None
 
 
@@ -36,7 +40,7 @@ class Sequence:
     """
 
     __slots__ = (
-        "_error", "_num_read", "_waiter", "deadline_s", "ending", "logprobs", "request", "sequence_id",
+        "_error", "_num_read", "_waiter", "deadline_s", "ending", "logprobs", "request", "scores", "sequence_id",
         "tiers", "timers", "token_ids",
     )  # fmt: skip
 
@@ -48,6 +52,7 @@ class Sequence:
         self.token_ids: list[int] = []
         self.tiers: list[int] = []
         self.logprobs: list[common_pb2.TokenLogprobs] = []
+        self.scores: list[float] = []
         self.ending: Ending | None = None
         self.timers: dict[str, asyncio.TimerHandle] = {}
         """What will fail the sequence unless it is cancelled, by reason."""
@@ -60,13 +65,13 @@ class Sequence:
         """Whether nothing more will come."""
         return self.ending is not None or self._error is not None
 
-    def deliver(
-        self, token_ids: SequenceOf[int], tiers: SequenceOf[int], logprobs: SequenceOf[common_pb2.TokenLogprobs]
-    ) -> None:
+    def deliver(self, delivery: Delivery) -> None:
         """Committed tokens came; the reader learns of it by `wake`."""
-        self.token_ids.extend(token_ids)
-        self.tiers.extend(tiers)
-        self.logprobs.extend(logprobs)
+        self.token_ids.extend(delivery.token_ids)
+        self.tiers.extend(delivery.tiers)
+        self.logprobs.extend(delivery.logprobs)
+        if self.request.report_scores:
+            self.scores.extend(delivery.scores or [math.nan] * len(delivery.token_ids))
 
     def end(self, ending: Ending) -> None:
         """The last token has come."""
@@ -125,7 +130,9 @@ class Sequence:
         start, self._num_read = self._num_read, len(self.token_ids)
         if self._error is not None and start == self._num_read:
             raise self._error
-        return Batch(self.token_ids[start:], self.tiers[start:], self.logprobs[start:], self.ending)
+        return Batch(
+            self.token_ids[start:], self.tiers[start:], self.logprobs[start:], self.scores[start:], self.ending
+        )
 
     def wake(self) -> None:
         """Let the reader take what there is."""

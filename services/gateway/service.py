@@ -1,6 +1,7 @@
 """The gateway's process: REST and gRPC over one client of the small model's service."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,13 +12,22 @@ from ..errors import StartupError
 from ..mesh.channels import open_channel
 from ..mesh.server import ServiceServer, first_of
 from ..mesh.wire import gateway_pb2_grpc
-from .admission.limiter import Limiter
+from .admission.controller import AdmissionController
+from .admission.door import Door
+from .admission.outlook import PredictedService
+from .admission.promise import Promise
+from .admission.regulation import keep_promise, pace_starts
+from .admission.throughput_model import ChainModel
 from .gateway import Gateway
 from .grpc_api import SERVICE_NAME, GatewayServicer
 from .home import HomeClient
 from .metrics import Metrics
+from .open_files import allow_open_files
 from .openai.app import make_app
 from .openai.server import RestServer, bind
+from .security.exposure import credentials_of
+from .security.grpc_guard import KeyInterceptor, outside_options
+from .security.key_ring import KeyRing
 from .text.tokenizer import load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -44,6 +54,9 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         StartupError: files, configuration or ports are wrong; says what to do.
     """
     async with serving(settings) as running:
+        # What was made so far stays. Going through it again and again would hold up all requests each time.
+        gc.collect()
+        gc.freeze()
         await first_of(stop, running.failure)
 
 
@@ -53,15 +66,22 @@ async def serving(settings: MeshSettings) -> AsyncIterator[RunningGateway]:
     options = settings.gateway
     if not settings.slm.address:
         raise StartupError("slm.address is not set: the gateway must know its home", field="slm.address")
+    allow_open_files()
     tokenizer = load_tokenizer(settings.slm.path)
-    limiter = Limiter(
-        max_running=options.max_running, max_waiting=options.max_waiting, queue_timeout_s=options.queue_timeout_s
-    )
+    admission, outlook = options.admission, PredictedService()
+    promise = Promise(outlook, admission.min_tokens_per_s, admission.max_first_token_s)
+    keys = None if options.keys_path is None else KeyRing(options.keys_path)
+    door = Door(options, promise, keys)
     changed = asyncio.Event()
     listener = bind(options.host, options.port)
     rest_port: int = listener.getsockname()[1]
-    channel = open_channel(settings.slm.address, settings.max_message_bytes)
-    server = ServiceServer([SERVICE_NAME], max_message_bytes=settings.max_message_bytes)
+    channel = open_channel(settings.slm.address, settings.max_message_bytes, settings.tls)
+    server = ServiceServer(
+        [SERVICE_NAME],
+        max_message_bytes=settings.max_message_bytes,
+        options=outside_options(options.limits),
+        interceptors=[] if keys is None else [KeyInterceptor(keys)],
+    )
     tasks: list[asyncio.Task[None]] = []
     try:
         home = HomeClient(
@@ -72,16 +92,35 @@ async def serving(settings: MeshSettings) -> AsyncIterator[RunningGateway]:
             max_message_bytes=settings.max_message_bytes,
             on_change=changed.set,
         )
-        gateway = Gateway(settings, tokenizer, home, limiter, Metrics(settings.model_name, limiter, home))
+        metrics = Metrics(settings.model_name, door.limiter, home)
+        controller = AdmissionController(
+            admission,
+            home,
+            ChainModel(),
+            metrics.admission,
+            outlook,
+            max_running=options.max_running,
+            max_ahead=settings.slm.max_ahead,
+        )
+        home.watcher = controller
+        gateway = Gateway(settings, tokenizer, home, door, metrics, controller)
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(GatewayServicer(gateway), server.grpc)
         host = f"[{options.host}]" if ":" in options.host else options.host
-        await server.start(f"{host}:{options.grpc_port}")
-        rest = RestServer(make_app(gateway), listener, grace_s=settings.grace_s + _FAREWELL_S)
+        await server.start(f"{host}:{options.grpc_port}", credentials_of(options))
+        rest = RestServer(make_app(gateway), gateway, listener, grace_s=settings.grace_s + _FAREWELL_S)
         rest_task = asyncio.create_task(rest.run(), name="REST")
-        home_task = asyncio.create_task(home.run(), name="stream to slm")
-        ready_task = asyncio.create_task(_report_readiness(gateway, server, changed), name="readiness")
-        tasks = [rest_task, home_task, ready_task]
-        logger.info("REST on http://%s:%d", host, rest_port)
+        tasks = [
+            rest_task,
+            asyncio.create_task(home.run(), name="stream to slm"),
+            asyncio.create_task(_report_readiness(gateway, server, changed), name="readiness"),
+            asyncio.create_task(keep_promise(promise, door.limiter), name="promise"),
+            asyncio.create_task(controller.run(), name="admission"),
+        ]
+        if door.limiter.starts_per_s is not None:
+            tasks.append(asyncio.create_task(pace_starts(door.limiter), name="pace of starts"))
+        if keys is not None:
+            tasks.append(asyncio.create_task(keys.run(), name="keys"))
+        logger.info("REST on %s://%s:%d", "http" if options.tls is None else "https", host, rest_port)
         logger.info("gRPC on %s:%d", host, server.bound_port)
         failure = asyncio.create_task(_first_failure(tasks), name="failure")
         try:

@@ -24,8 +24,10 @@ def check_params(params: GenerationParams, mesh: model_pb2.MeshDescription, num_
     Raises:
         InvalidArgument: names the field.
     """
-    if params.max_tokens is not None and params.max_tokens <= 0:
-        raise InvalidArgument(f"max_tokens must be at least 1, not {params.max_tokens}", field="max_tokens")
+    if params.max_tokens is not None and params.max_tokens < (0 if params.echo else 1):
+        raise InvalidArgument(
+            f"max_tokens must be at least 1, or 0 with echo, not {params.max_tokens}", field="max_tokens"
+        )
     _check_range("temperature", params.temperature, 0.0, _MAX_TEMPERATURE)
     _check_range("top_p", params.top_p, 0.0, 1.0)
     if params.top_p == 0:
@@ -37,9 +39,13 @@ def check_params(params: GenerationParams, mesh: model_pb2.MeshDescription, num_
     _check_range("frequency_penalty", params.frequency_penalty, -2.0, 2.0)
     _check_range("repetition_penalty", params.repetition_penalty, 1e-6, 10.0)
     _check_range("logprobs", params.num_logprobs, 0, MAX_LOGPROBS)
+    _check_range("truncate_prompt_tokens", params.truncate_prompt_tokens, -1, _MAX_TOP_K)
+    if params.truncate_prompt_tokens == 0:
+        raise InvalidArgument("truncate_prompt_tokens must be -1, or at least 1", field="truncate_prompt_tokens")
     _check_bias(params.logit_bias, num_token_ids)
     _check_min_tokens(params)
     _check_stops(params, num_token_ids)
+    _check_end(params, mesh)
     _check_routing(params, mesh)
 
 
@@ -56,6 +62,14 @@ def check_prompt(token_ids: Sequence[int], mesh: model_pb2.MeshDescription, num_
         raise context_error(len(token_ids), mesh.max_context_tokens, field)
     if min(token_ids) < 0 or max(token_ids) >= num_token_ids:
         raise InvalidArgument(f"token ids must be from 0 to {num_token_ids - 1}", field=field)
+
+
+def truncated(token_ids: Sequence[int], params: GenerationParams, mesh: model_pb2.MeshDescription) -> Sequence[int]:
+    """The end of a prompt that the request keeps."""
+    wanted = params.truncate_prompt_tokens
+    if wanted is None:
+        return token_ids
+    return token_ids[-(max(1, mesh.max_context_tokens - (params.max_tokens or 1)) if wanted < 0 else wanted) :]
 
 
 def context_error(num_prompt_tokens: int, max_context_tokens: int, field: str) -> AllroadsError:
@@ -83,6 +97,7 @@ def make_plan(
         max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
         sampling=_sampling(params),
         routing=routing,
+        report_scores=params.report_scores,
     )
     return Plan(
         open_request=open_request,
@@ -91,6 +106,8 @@ def make_plan(
         policy=params.policy or mesh.default_policy,
         tier_names=tuple(mesh.tier_names),
         timeout_s=request_timeout_s if params.timeout_s is None else min(params.timeout_s, request_timeout_s),
+        shows_special_tokens=params.shows_special_tokens,
+        shows_stop=params.shows_stop,
     )
 
 
@@ -110,6 +127,7 @@ def _sampling(params: GenerationParams) -> common_pb2.SamplingParams:
         logit_bias=params.logit_bias,
         min_tokens=params.min_tokens,
         num_logprobs=params.num_logprobs,
+        grammar=None if params.grammar is None else params.grammar.to_wire(),
     )
 
 
@@ -150,6 +168,17 @@ def _check_stops(params: GenerationParams, num_token_ids: int) -> None:
         raise InvalidArgument(f"stop_token_ids may hold {MAX_STOP_TOKEN_IDS} ids at most", field="stop_token_ids")
     if not all(0 <= token_id < num_token_ids for token_id in params.stop_token_ids):
         raise InvalidArgument(f"stop_token_ids must be from 0 to {num_token_ids - 1}", field="stop_token_ids")
+
+
+def _check_end(params: GenerationParams, mesh: model_pb2.MeshDescription) -> None:
+    """Where a grammar ends there must be a token that ends the answer."""
+    if params.grammar is None:
+        return
+    if params.ignore_eos:
+        raise InvalidArgument(f"leave out ignore_eos: with {params.grammar.field} the answer ends", field="ignore_eos")
+    if not mesh.eos_token_ids:
+        field = params.grammar.field
+        raise InvalidArgument(f"{field}: the models have no token that ends a text", field=field)
 
 
 def _check_routing(params: GenerationParams, mesh: model_pb2.MeshDescription) -> None:

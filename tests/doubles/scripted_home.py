@@ -46,6 +46,8 @@ class Script:
     num_before_hold: int = 0
     logprobs: Callable[[int, int, int], common_pb2.TokenLogprobs] | None = made_up_logprobs
     """Entry of a token by its index, its id, and how many of the likeliest are wanted; None leaves entries out."""
+    scores: Sequence[float] = ()
+    """Parallel to token_ids, for requests that ask for them; a home that tells none where empty."""
     usage: common_pb2.Usage = field(default_factory=common_pb2.Usage)
     """What the account of the end has besides the counts of tokens."""
 
@@ -63,6 +65,12 @@ class ScriptedHome:
     aborted: list[int] = field(default_factory=list)
     running: set[int] = field(default_factory=set)
     routing_state: model_pb2.RoutingState = field(default_factory=model_pb2.RoutingState)
+    launches: list[list[model_pb2.LaunchThreshold]] = field(default_factory=list)
+    """Of each message that had any."""
+    prompts: list[model_pb2.PromptLogprobsRequest] = field(default_factory=list)
+    """Those whose log-probabilities were asked for."""
+    reports: Callable[[], Sequence[model_pb2.TierReport]] = tuple
+    """What tiers tell, sent with each message of tokens."""
 
     def __post_init__(self) -> None:
         self._changed = asyncio.Condition()
@@ -108,6 +116,16 @@ class _Servicer(model_pb2_grpc.HomeServiceServicer):
         home = self._home
         return model_pb2.DescribeResponse(model_id="scripted", tokenizer_hash=home.tokenizer_hash, mesh=home.mesh)
 
+    async def GetPromptLogprobs(  # noqa: N802
+        self, request: model_pb2.PromptLogprobsRequest, context: object
+    ) -> model_pb2.PromptLogprobsResponse:
+        self._home.prompts.append(request)
+        entries = [
+            made_up_logprobs(index, token_id, request.num_logprobs)
+            for index, token_id in enumerate(request.token_ids[1:], 1)
+        ]
+        return model_pb2.PromptLogprobsResponse(logprobs=entries)
+
     async def Generate(  # type: ignore[override]  # noqa: N802
         self, requests: AsyncIterator[model_pb2.GenerateRequest], context: Any
     ) -> None:
@@ -115,6 +133,8 @@ class _Servicer(model_pb2_grpc.HomeServiceServicer):
         tasks: dict[int, asyncio.Task[None]] = {}
 
         def on_request(request: model_pb2.GenerateRequest) -> None:
+            if request.launches:
+                self._home.launches.append(list(request.launches))
             if request.opens:
                 self._home.batches.append(len(request.opens))
             for opened in request.opens:
@@ -167,7 +187,10 @@ class _Servicer(model_pb2_grpc.HomeServiceServicer):
                     num_kv_tokens=1000,
                     routing=self._home.routing_state,
                 ),
+                reports=self._home.reports(),
             )
+            if request.report_scores:
+                message.scores.extend(script.scores[start:end])
             if script.logprobs is not None and request.sampling.HasField("num_logprobs"):
                 count = request.sampling.num_logprobs
                 message.logprobs.extend(script.logprobs(i, token_ids[i], count) for i in range(start, end))

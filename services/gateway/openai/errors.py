@@ -18,6 +18,7 @@ class _Shape(NamedTuple):
 _SHAPES: dict[Code, _Shape] = {
     Code.INVALID_ARGUMENT: _Shape(400, "invalid_request_error", None),
     Code.CONTEXT_LENGTH_EXCEEDED: _Shape(400, "invalid_request_error", "context_length_exceeded"),
+    Code.UNAUTHENTICATED: _Shape(401, "invalid_request_error", "invalid_api_key"),
     Code.NOT_FOUND: _Shape(404, "invalid_request_error", "model_not_found"),
     Code.RESOURCE_EXHAUSTED: _Shape(429, "rate_limit_error", "rate_limit_exceeded"),
     Code.UNAVAILABLE: _Shape(503, "server_error", "unavailable"),
@@ -54,6 +55,8 @@ def error_response(error: AllroadsError) -> JSONResponse:
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    if error.code is Code.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(error_body(error), status, headers)
 
 

@@ -36,17 +36,33 @@ def chat_logprobs(pieces: Sequence[Piece], texts: TokenTexts) -> dict[str, Any]:
 
 
 def completion_logprobs(pieces: Sequence[Piece], texts: TokenTexts) -> dict[str, Any]:
-    """`{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`, parallel lists."""
-    token_ids = [token_id for piece in pieces for token_id in piece.token_ids]
-    entries = [entry for piece in pieces for entry in piece.logprobs]
+    """`{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`, parallel lists.
+
+    A prompt that is echoed comes first; nothing precedes its first token, whose entries are null.
+    """
+    token_ids = [token_id for piece in pieces for token_id in _token_ids(piece)]
+    entries = [entry for piece in pieces for entry in _entries(piece)]
     return {
         "tokens": [texts[token_id].text for token_id in token_ids],
-        "token_logprobs": [_finite(entry.logprob) for entry in entries],
+        "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in entries],
         "top_logprobs": [
-            _top_by_text(token_id, entry, texts) for token_id, entry in zip(token_ids, entries, strict=True)
+            None if entry is None else _top_by_text(token_id, entry, texts)
+            for token_id, entry in zip(token_ids, entries, strict=True)
         ],
-        "text_offset": [offset for piece in pieces for offset in piece.text_offsets],
+        "text_offset": [offset for piece in pieces for offset in _offsets(piece)],
     }
+
+
+def _token_ids(piece: Piece) -> list[int]:
+    return piece.token_ids if piece.prompt is None else piece.prompt.token_ids
+
+
+def _entries(piece: Piece) -> list[common_pb2.TokenLogprobs | None]:
+    return [*piece.logprobs] if piece.prompt is None else [None, *(piece.prompt.logprobs or ())]
+
+
+def _offsets(piece: Piece) -> Sequence[int]:
+    return piece.text_offsets if piece.prompt is None else piece.prompt.text_offsets
 
 
 def _chat_token(token_id: int, logprob: float, texts: TokenTexts) -> dict[str, Any]:

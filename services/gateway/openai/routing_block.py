@@ -31,10 +31,11 @@ def routing_block(generations: Sequence[Generation]) -> dict[str, Any]:
 
 
 def usage_block(generations: Sequence[Generation]) -> dict[str, Any]:
-    """OpenAI's `usage` for all choices of a reply together; stop tokens count."""
-    num_prompt = sum(generation.plan.num_prompt_tokens for generation in generations)
+    """OpenAI's `usage` for all choices of a reply together; stop tokens count, and a prompt of several choices once."""
+    first = [generation for generation in generations if not generation.plan.is_copy]
+    num_prompt = sum(generation.plan.num_prompt_tokens for generation in first)
     num_completion = sum(generation.num_tokens for generation in generations)
-    known = [generation.usage for generation in generations if generation.usage is not None]
+    known = [generation.usage for generation in first if generation.usage is not None]
     num_cached = sum(usage.num_cached_tokens[0] for usage in known if usage.num_cached_tokens)
     return {
         "prompt_tokens": num_prompt,

@@ -10,7 +10,11 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ...errors import StartupError
+from ...errors import AllroadsError, StartupError
+from ...mesh.tls import outside_context
+from ..gateway import Gateway
+from .doorstep import admit, read_head, refusal
+from .limited_protocol import LimitedProtocol
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
@@ -23,18 +27,20 @@ _MAX_KERNEL_BYTES = 128 * 1024
 class RestServer:
     """An HTTP server on a socket that was bound before, so that a port in use is known at start."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, *, grace_s: float) -> None:
+    def __init__(self, app: ASGIApp, gateway: Gateway, listener: socket.socket, *, grace_s: float) -> None:
         self._listener = listener
+        tls = gateway.settings.gateway.tls
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=_Protocol,
+                http=_protocol_at(gateway),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                ssl_context_factory=None if tls is None else lambda _config, _default: outside_context(tls),
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=math.ceil(grace_s) + 1,
@@ -87,9 +93,46 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Protocol(HttpToolsProtocol):
+def _protocol_at(at: Gateway) -> type[HttpToolsProtocol]:
+    class Protocol(_Protocol):
+        gateway, limits = at, at.settings.gateway.limits
+
+    return Protocol
+
+
+class _Protocol(LimitedProtocol):
+    gateway: Gateway
+    _is_plain = True
+    """Whether all that came on this connection were whole and plain requests."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Let a reply cut its connection, and keep little for a client that does not read."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_MAX_UNSENT_BYTES)
         self.app_state = {**self.app_state, "abort": transport.abort}
+
+    def data_received(self, data: bytes) -> None:
+        """Give a request its place, or refuse it, before others are read."""
+        is_at_rest = (self.cycle is None or self.cycle.response_complete) and not self.transport.get_write_buffer_size()
+        headers = read_head(data) if self._is_plain and is_at_rest else None
+        if headers is None:
+            self._is_plain = False
+            super().data_received(data)
+            return
+        try:
+            places = admit(headers, self.gateway)
+        except AllroadsError as error:
+            closes = headers.get(b"connection", b"").lower() == b"close"
+            self.transport.write(refusal(error, self.server_state.default_headers, closes=closes))
+            if closes:
+                self.transport.close()
+            else:
+                self.rest()
+            return
+        state = self.app_state
+        self.app_state = {**state, "places": places}
+        super().data_received(data)
+        self.app_state = state
+        if self.cycle is None or self.cycle.scope["state"].get("places") is not places:
+            # The parser does not take it for a request.
+            places.release()

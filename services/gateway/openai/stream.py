@@ -74,12 +74,12 @@ class EventStream(EventSourceResponse):
 async def _events(reply: Reply, choices: Choices, first: FirstPiece, *, include_usage: bool) -> AsyncIterator[bytes]:
     try:
         for index in range(len(choices.generations)):
-            if head := reply.first_chunk(index):
+            if head := reply.first_chunk(index, choices.generations[index]):
                 yield head
         numbered: NumberedPiece | None = await first
         while numbered is not None:
             index, piece = numbered
-            if chunk := reply.chunk(index, piece):
+            if chunk := reply.chunk(index, piece, choices.generations[index]):
                 yield chunk
             if piece.finish_reason is not None:
                 yield reply.finish_chunk(index, choices.generations[index])

@@ -23,13 +23,21 @@ class AnswerText:
     """The text of one sequence. `decode` turns ids into text and leaves special tokens out."""
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], stops: Sequence[str], *, has_offsets: bool = False
+        self,
+        decode: Callable[[Sequence[int]], str],
+        stops: Sequence[str],
+        *,
+        has_offsets: bool = False,
+        shows_stop: bool = False,
+        begins_at: int = 0,
     ) -> None:
+        """`shows_stop`: what ends the answer is text, too. `begins_at`: characters before it, for offsets."""
         self._detokenizer = Detokenizer(decode)
-        self._matcher = StopMatcher(stops)
+        self._matcher = StopMatcher(stops, shows_stop=shows_stop)
+        self._shows_stop = shows_stop
         self._goes_one_by_one = has_offsets or bool(stops)
         self._has_offsets = has_offsets
-        self._num_characters = 0
+        self._num_characters = begins_at
         """Characters that are certain, those held or cut for a stop string included."""
 
     @property
@@ -39,6 +47,7 @@ class AnswerText:
 
     def push(self, token_ids: Sequence[int], *, last_is_hidden: bool) -> Shown:
         """Take the next tokens, of which the last may be a stop token: it counts and is not shown."""
+        last_is_hidden = last_is_hidden and not self._shows_stop
         visible = token_ids[:-1] if last_is_hidden else token_ids
         if not self._goes_one_by_one:
             return Shown(self._detokenizer.push(visible) if visible else "", len(token_ids), [])

@@ -10,8 +10,10 @@ class StopMatcher:
     on how the text is cut into pieces.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, shows_stop: bool = False) -> None:
+        """`shows_stop`: whether the stop string that is found is text, too."""
         self._stops = tuple(stops)
+        self._shows_stop = shows_stop
         self._held = ""
         self.matched = False
         """Whether a stop string was found: no text follows."""
@@ -21,9 +23,9 @@ class StopMatcher:
         if not self._stops or not piece:
             return piece
         text = self._held + piece
-        if (start := self._find(text)) is not None:
+        if (found := self._find(text)) is not None:
             self.matched, self._held = True, ""
-            return text[:start]
+            return text[: found[0] if self._shows_stop else found[1]]
         num_held = max(_overlap(text, stop) for stop in self._stops)
         shown = len(text) - num_held
         self._held = text[shown:]
@@ -34,10 +36,10 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _find(self, text: str) -> int | None:
-        """Where the stop string that is complete first begins."""
+    def _find(self, text: str) -> tuple[int, int] | None:
+        """Where the stop string that is complete first ends and begins."""
         found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        return min(found)[1] if found else None
+        return min(found) if found else None
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...errors import CheckpointError, InvalidArgument
 from ...vocabulary import read_json
+from .template_options import TemplateOptions, cut_after
 
 logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
+_AS_USUAL = TemplateOptions()
 _FAULTS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
@@ -37,20 +39,46 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         self._template = environment.from_string(source)
         self._variables = dict(variables)
+        self.source = source
+        self.takes_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
+        """Whether it has a place for tools."""
+        self._shows_calls = "tool_calls" in source
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """Text of a conversation, open for the assistant's answer.
+    def render(self, messages: Sequence[Message], options: TemplateOptions = _AS_USUAL) -> str:
+        """Text of a conversation, open for the assistant's answer unless the options say otherwise.
 
         Raises:
-            InvalidArgument: the template refuses the messages; with its own words.
+            InvalidArgument: the template refuses the messages, with its own words, or has no place for tools.
         """
+        if options.tools and not self.takes_tools:
+            raise InvalidArgument("the model's chat template has no place for tools; leave them out", field="tools")
+        for index, message in enumerate(messages):
+            if "tool_calls" in message and not self._shows_calls:
+                field = f"messages.{index}.tool_calls"
+                raise InvalidArgument("the model's chat template has no place for calls of tools", field=field)
         try:
-            return self._template.render(
-                **self._variables, messages=list(messages), tools=None, documents=None, add_generation_prompt=True
+            text = self._template.render(
+                {
+                    **self._variables,
+                    **options.variables,
+                    "messages": list(messages),
+                    "tools": list(options.tools) or None,
+                    "documents": None,
+                    "add_generation_prompt": options.opens_answer,
+                }
             )
         except _FAULTS as error:
-            logger.warning("the chat template refuses a request: %r", str(error))
+            # Its own words, which only the client gets, may quote the conversation.
+            logger.warning("the chat template refuses a request: %s", type(error).__name__)
             raise InvalidArgument(f"the chat template refuses these messages: {error}", field="messages") from error
+        if not options.continues_last:
+            return text
+        if (cut := cut_after(text, messages[-1]["content"])) is None:
+            raise InvalidArgument(
+                "the chat template does not show the last message as it is, so that it cannot be continued",
+                field="continue_final_message",
+            )
+        return cut
 
 
 def load_template(directory: Path, variables: Mapping[str, str]) -> ChatTemplate | None:
