@@ -25,6 +25,8 @@ ALLOWED = {
     "mesh": _BOTTOM,
     "policies": _BOTTOM | {"engine"},
     "throughput": _BOTTOM,
+    # Of the mesh only the generated messages.
+    "client": _BOTTOM | {"mesh"},
     "model": _POLICIES,
     "slm": _SERVICE,
     "llm": _SERVICE,
@@ -46,6 +48,7 @@ BANNED = {
     "gateway": {"torch", "transformers"},
     "throughput": {"grpc", "socket", "fastapi", "httpx", "torch", "transformers"},
     "cli": {"torch", "transformers"},
+    "client": {"torch", "transformers", "tokenizers", "fastapi", "httpx", "pydantic"},
 }
 
 
@@ -118,6 +121,18 @@ def test_the_gateway_loads_neither_torch_nor_transformers() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_client_knows_messages_and_errors_alone() -> None:
+    code = (
+        "import sys, allroads.client\n"
+        "known = {n.split('.')[1] for n in sys.modules if n.startswith('allroads.')}\n"
+        "sys.exit(' '.join(known - {'client', 'errors', 'mesh'} | {'torch', 'pydantic'} & sys.modules.keys()) or 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    imports = "".join(path.read_text() for path in SOURCES if folder_of(path) == "client").split("from ..mesh")[1:]
+    assert {line.split()[0] for line in imports} == {".wire"}
 
 
 def test_nothing_prints() -> None:

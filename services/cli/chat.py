@@ -1,6 +1,7 @@
 """`allroads chat`: talk to a running mesh."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,13 @@ def chat(
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Length of an answer at most.")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="ALLROADS_API_KEY", help="Key, where the mesh wants one. Options are seen by other users."),
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificates to trust, in place of the system's.")
+    ] = None,
 ) -> None:
     """Ask a running mesh, and see which model wrote what.
 
@@ -39,7 +47,7 @@ def chat(
     }
     if max_tokens is not None:
         options["max_tokens"] = max_tokens
-    client = ChatClient(url, options, model)
+    client = ChatClient(url, options, model, api_key=api_key, ca=ca)
     view = ChatView(stdout(), stderr())
     try:
         if prompt is None:

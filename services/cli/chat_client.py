@@ -1,8 +1,10 @@
 """A client of a running mesh: one streamed answer at a time, with who wrote what."""
 
 import json
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -39,12 +41,30 @@ class Totals:
 class ChatClient:
     """Speaks the REST API. `options` are fields of every request, `routing` among them."""
 
-    def __init__(self, url: str, options: dict[str, Any], model: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: dict[str, Any],
+        model: str | None = None,
+        *,
+        api_key: str | None = None,
+        ca: Path | None = None,
+    ) -> None:
+        """`ca` holds the certificates to trust, in place of the system's.
+
+        Raises:
+            InvalidArgument: it cannot be read.
+        """
         self._url = url.rstrip("/").removesuffix("/v1")
         self._options = options
         self._model = model
         # An answer may pause for as long as it likes; a server that is not there is told at once.
-        self._http = httpx.Client(timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S), trust_env=False)
+        self._http = httpx.Client(
+            timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
+            trust_env=False,
+            verify=_trusting(ca),
+            headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -84,6 +104,8 @@ class ChatClient:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: httpx.HTTPError) -> AllroadsError:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return Unavailable(f"the certificate of {self._url} is not one that is trusted; name its authority by --ca")
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return Unavailable(f"nothing answers at {self._url}; start a mesh with `allroads up`, or check --url")
         return Unavailable(f"the connection to {self._url} was lost ({error or type(error).__name__}); try again")
@@ -139,3 +161,10 @@ class _ChunkReader:
 def _totals(finish_reason: str, routing: dict[str, Any]) -> Totals:
     num_tokens = {str(name): int(count) for name, count in (routing.get("tokens") or {}).items()}
     return Totals(finish_reason, num_tokens, is_degraded=bool(routing.get("degraded")))
+
+
+def _trusting(ca: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidArgument(f"cannot read certificates from {ca}: {error.strerror or error}", field="--ca") from None

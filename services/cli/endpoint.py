@@ -10,13 +10,15 @@ EXAMPLE_QUESTION = "Aya has 37 apples. Aya buys 58 more apples. How many apples 
 
 def rest_url(settings: MeshSettings) -> str:
     """Base URL for OpenAI clients, reachable from this machine."""
-    return f"http://{join_address(reachable_host(settings.gateway.host), settings.gateway.port)}/v1"
+    scheme = "http" if settings.gateway.tls is None else "https"
+    return f"{scheme}://{join_address(reachable_host(settings.gateway.host), settings.gateway.port)}/v1"
 
 
 def describe_endpoint(settings: MeshSettings, seconds: float) -> str:
     """Addresses, model and policy, and a request to try."""
     url = rest_url(settings)
     body = {"model": settings.model_name, "messages": [{"role": "user", "content": EXAMPLE_QUESTION}]}
+    key = "" if settings.gateway.keys_path is None else '    -H "Authorization: Bearer $KEY" \\\n'
     quoted = json.dumps(body).replace("'", r"'\''")
     return f"""
 allroads is ready after {seconds:.1f} s
@@ -27,7 +29,7 @@ allroads is ready after {seconds:.1f} s
   policy  {settings.slm.policy}
 
   curl {url}/chat/completions \\
-    -H 'Content-Type: application/json' \\
+{key}    -H 'Content-Type: application/json' \\
     -d '{quoted}'
 
   allroads chat --url {url}

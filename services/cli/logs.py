@@ -10,7 +10,8 @@ Speaker = Callable[[logging.LogRecord], str]
 OnLine = Callable[[str, str], None]
 """Takes a service's name and a line of its output."""
 
-_QUIET_LIBRARIES = ("httpx", "httpcore", "uvicorn.access", "asyncio")
+QUIET_LIBRARIES = ("httpx", "httpcore", "uvicorn.access", "asyncio", "sse_starlette")
+"""Held at WARNING. At DEBUG some of them log what they carry: keys, and what users wrote."""
 
 
 class EventFormatter(logging.Formatter):
@@ -61,5 +62,5 @@ def set_up_logging(speaker: Speaker, level: str, on_line: OnLine | None = None) 
     handler.setFormatter(EventFormatter(speaker))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
-    for name in _QUIET_LIBRARIES:
+    for name in QUIET_LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)

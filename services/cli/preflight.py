@@ -4,7 +4,9 @@ from itertools import combinations
 
 from ..config import MeshSettings
 from ..errors import StartupError, TokenizerMismatch
+from ..gateway.security.key_file import read_keys
 from ..memory import resolve_memory
+from ..mesh.tls import check_certificate
 from .model_files import check_model, check_router, check_scorer
 from .ports import claim_port, split_address
 
@@ -15,6 +17,7 @@ def check_mesh(settings: MeshSettings) -> MeshSettings:
     Raises:
         StartupError: what is wrong, under which key, and what to do.
     """
+    _check_secrets(settings)
     _check_models(settings)
     check_router(settings.router.path, "router.path")
     for name, directory in settings.router.scorers.items():
@@ -22,6 +25,15 @@ def check_mesh(settings: MeshSettings) -> MeshSettings:
     settings = resolve_memory(settings)
     _check_internal_addresses(settings)
     return _with_ports(settings)
+
+
+def _check_secrets(settings: MeshSettings) -> None:
+    if settings.gateway.keys_path is not None:
+        read_keys(settings.gateway.keys_path)
+    if settings.gateway.tls is not None:
+        check_certificate(settings.gateway.tls, "gateway.tls")
+    if settings.tls is not None:
+        check_certificate(settings.tls, "tls", ca=settings.tls.ca)
 
 
 def _check_models(settings: MeshSettings) -> None:

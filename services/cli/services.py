@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config import MeshSettings, service_names
+from ..config import MeshSettings, MeshTlsSettings, service_names
+from ..mesh.tls import pinned
 from .cores import place, usable_cores
 from .ports import join_address, reachable_host
 
@@ -40,6 +41,8 @@ class Service:
     """The name that is SERVING once requests may come."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The whole environment of a process."""
+    tls: MeshTlsSettings | None = None
+    """How its health is asked where it listens with TLS."""
 
 
 def mesh_services(settings: MeshSettings, config: Path) -> list[Service]:
@@ -47,6 +50,7 @@ def mesh_services(settings: MeshSettings, config: Path) -> list[Service]:
     gateway_address = join_address(reachable_host(settings.gateway.host), settings.gateway.grpc_port)
     addresses = {name: part.address for name, part in settings.internal.items()} | {"gateway": gateway_address}
     threads = {name: part.num_threads for name, part in settings.internal.items()} | {"gateway": 1}
+    gateway_tls = None if settings.gateway.tls is None else pinned(settings.gateway.tls, "gateway.tls")
     cores = place(threads, usable_cores()) if settings.pin_cores else {}
     return [
         Service(
@@ -55,6 +59,7 @@ def mesh_services(settings: MeshSettings, config: Path) -> list[Service]:
             address=addresses[name],
             health_name=_HEALTH_NAMES[_code_of(name)],
             environment=child_environment(threads[name]),
+            tls=gateway_tls if name == "gateway" else settings.tls,
         )
         for name in service_names(settings)
     ]

@@ -69,7 +69,7 @@ class SingleProcess:
         asked = asyncio.Event()
         task = asyncio.create_task(self._live(name, asked), name=name, context=speaking_as(name))
         self._residents[name] = _Resident(asked, task)
-        ready = asyncio.create_task(until_ready(service.address, service.health_name))
+        ready = asyncio.create_task(until_ready(service.address, service.health_name, service.tls))
         try:
             async with asyncio.timeout(self._ready_timeout_s):
                 await first_of(stop.asked, ready, *self._tasks())

@@ -91,7 +91,7 @@ class Supervisor:
     async def _fault_before_ready(self, child: Child) -> AllroadsError | None:
         """Wait until the child is ready, and say why it will not be where it has ended or takes too long."""
         service = child.service
-        ready = asyncio.create_task(until_ready(service.address, service.health_name))
+        ready = asyncio.create_task(until_ready(service.address, service.health_name, service.tls))
         ended = asyncio.create_task(child.ended())
         try:
             await asyncio.wait({ready, ended}, timeout=self._ready_timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -19,7 +19,7 @@ from .pair import Pair, State, solve_pair
 from .phases import Phases
 from .setting import Floats, Ints, Prediction, Setting
 
-FINE_CELLS, COARSE_CELLS = 64, 24
+FINE_CELLS, COARSE_CELLS = 64, 32
 """Portions at most: for figures, and to compare thresholds."""
 _FINE, _COARSE = 2e-4, 2e-3
 """Part of the throughput by which a solution may still change in a round."""

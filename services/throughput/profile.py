@@ -33,6 +33,7 @@ class TierSample:
     seconds: Sequence[float] = ()
     overlap: Sequence[float] = ()
     num_tokens: float = 0
+    num_rejected: float = 0
     num_visits: float = 0
     num_visit_steps: float = 0
     num_confirmed: float = 0
@@ -47,6 +48,7 @@ class _Sums:
     """Of a tier's samples, old ones weighing less."""
 
     num_tokens: float = 0.0
+    num_rejected: float = 0.0
     num_visits: float = 0.0
     num_visit_steps: float = 0.0
     num_confirmed: float = 0.0
@@ -167,16 +169,18 @@ class LiveProfile:
         """The mesh under its load of late."""
         home, *larger = self._sums
         num_visits = sum(sums.num_visits for sums in larger)
-        share = (num_visits + _PRIOR_SHARE * _PRIOR_PROPOSALS) / (num_visits + home.num_tokens + _PRIOR_PROPOSALS)
-        stay = Phases.geometric(min(max(share, _LEAST_SHARE), 1.0))
+        # A policy that decides ahead of any proposal turns none down.
+        num_steps = home.num_tokens + home.num_rejected + _PRIOR_PROPOSALS
+        stay = Phases.geometric(min(max((num_visits + _PRIOR_SHARE * _PRIOR_PROPOSALS) / num_steps, _LEAST_SHARE), 1.0))
         num_written = sum(sums.num_tokens for sums in larger)
         tokens_per_visit = (num_written + _PRIOR_VISITS) / (num_visits + _PRIOR_VISITS)
+        tokens_per_step = (home.num_tokens + _PRIOR_PROPOSALS * (1.0 - _PRIOR_SHARE)) / num_steps
         gone_s = sum(sums.away_s - sums.there_s + sums.decision_s for sums in larger)
         requests = self._requests
         return Setting(
             self._tier(0, stay),
             tuple(self._tier(tier, _visit(sums)) for tier, sums in enumerate(larger, 1)),
-            tokens_per_cycle=max(stay.mean - 1.0 + tokens_per_visit, 1e-6),
+            tokens_per_cycle=max(stay.mean * tokens_per_step + tokens_per_visit, 1e-6),
             shares=_shares([sums.num_visits for sums in larger]),
             hand_off_s=max(gone_s, 0.0) / max(num_visits, 1.0),
             max_ahead=self.max_ahead,

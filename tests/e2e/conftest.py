@@ -1,4 +1,4 @@
-"""All four services as processes over a tiny random pair, shared by the tests of this folder."""
+"""All four services over a tiny random pair, each started as an operator does, shared by the tests of this folder."""
 
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -45,7 +45,7 @@ def mesh(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshP
             "gateway": {"port": port, "grpc_port": grpc_port, "home_timeout_s": 90.0},
         }
     )
-    processes = MeshProcesses(settings, tmp_path_factory.mktemp("m"))
+    processes = MeshProcesses(settings, tmp_path_factory.mktemp("m"), forks=False)
     with processes.running(*SERVICES):
         yield processes
 

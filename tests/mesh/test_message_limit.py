@@ -249,6 +249,11 @@ class ScriptedTier(model_pb2_grpc.TierServiceServicer):
     ) -> model_pb2.GetVocabularyResponse:
         raise NotImplementedError
 
+    async def GetPromptLogprobs(  # noqa: N802
+        self, request: model_pb2.PromptLogprobsRequest, context: object
+    ) -> model_pb2.PromptLogprobsResponse:
+        raise NotImplementedError
+
     async def Visit(  # type: ignore[override] # noqa: N802 (a stream that writes by its context)
         self,
         request_iterator: AsyncIterator[model_pb2.VisitRequest],

@@ -59,7 +59,7 @@ async def test_a_home_refuses_a_tier_with_another_tokenizer(tiny_pair: Path, tmp
             "router": {"path": str(tiny_pair / "router")},
         }
     )
-    mesh = MeshProcesses(settings, tmp_path / "m")
+    mesh = MeshProcesses(settings, tmp_path / "m", forks=False)
     mesh.start("llm", "router", "slm")
     try:
         assert mesh.processes["slm"].wait(90) == 2

@@ -3,6 +3,7 @@
 Bounds are for fixed seeds: the simulation's own error is about 1 % at these lengths.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_agrees_with_the_published_chain_where_both_apply(num_requests: int, thr
         [[0.65, 0.35], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]], [0.006, 0.0279], [1, threshold], num_requests
     )
     mine = predict(constant(0.35), num_requests, [threshold]).tokens_per_s
-    # The published chain knows where the home is in its step; this one knows it to an eighth of a step.
+    # The published chain knows where the home is in its step; this one knows it to a quarter of a step.
     assert mine == pytest.approx(published, rel=0.025)
 
 
@@ -61,14 +62,14 @@ def test_one_request_alone_is_a_sum() -> None:
 
 @pytest.mark.parametrize("make", [constant, contended, near])
 @pytest.mark.parametrize(("share", "visit_ends"), [(0.05, 1.0), (0.1, 0.5), (0.35, 1.0), (0.5, 0.7)])
-def test_agrees_with_the_simulation(make: type[Setting], share: float, visit_ends: float) -> None:
+def test_agrees_with_the_simulation(make: Callable[..., Setting], share: float, visit_ends: float) -> None:
     setting = make(share, visit_ends=visit_ends)
     for num_requests, threshold in ((2, 2), (8, 1), (8, 3), (32, 1), (32, 12)):
         assert abs(error(setting, num_requests, threshold)) < 0.05, (num_requests, threshold)
 
 
 @pytest.mark.parametrize("make", [constant, contended, near])
-def test_agrees_with_the_simulation_at_hundreds_of_requests(make: type[Setting]) -> None:
+def test_agrees_with_the_simulation_at_hundreds_of_requests(make: Callable[..., Setting]) -> None:
     for share, threshold in ((0.05, 1), (0.05, 80), (0.3, 1), (0.3, 120)):
         assert abs(error(make(share), 256, threshold, num_cycles=30_000)) < 0.05, (share, threshold)
 

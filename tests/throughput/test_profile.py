@@ -23,7 +23,14 @@ def busy(profile: LiveProfile, *, share: float, seconds: float, start_s: float =
         proposals = 160
         visits = int(rng.binomial(proposals, share))
         steps = home_steps(rng, 20, 8)
-        home = TierSample(steps.rows, steps.positions, steps.seconds, steps.overlap, num_tokens=proposals - visits)
+        home = TierSample(
+            steps.rows,
+            steps.positions,
+            steps.seconds,
+            steps.overlap,
+            num_tokens=proposals - visits,
+            num_rejected=visits,
+        )
         large = TierSample(
             [2.0] * 4,
             [float(16)] * 4,
@@ -69,6 +76,15 @@ def test_a_setting_is_found_again() -> None:
     assert setting.home.slow_down == pytest.approx(1.3, rel=0.03)
     assert setting.larger[0].co_running.at(2) == pytest.approx(0.03, rel=0.03)
     assert profile.waits_s[0] == pytest.approx(0.01, rel=0.01)
+
+
+def test_a_policy_that_decides_ahead_turns_nothing_down() -> None:
+    profile = LiveProfile(NAMES, SIZES)
+    # Runs of 9 tokens at home, then one of the large model: 9 steps and not 10.
+    for tick in range(50):
+        profile.observe([TierSample(num_tokens=900), TierSample(num_tokens=100, num_visits=100)], 0.1 * tick)
+    assert profile.setting().home.stay.mean == pytest.approx(9.0, rel=0.01)
+    assert profile.setting().tokens_per_cycle == pytest.approx(10.0, rel=0.01)
 
 
 def test_a_change_is_followed() -> None:
