@@ -6,7 +6,7 @@ from ..config import MeshSettings
 from ..errors import StartupError, TokenizerMismatch
 from ..gateway.security.key_file import read_keys
 from ..memory import resolve_memory
-from ..mesh.tls import check_certificate
+from ..mesh.certificates import check_certificate
 from .model_files import check_model, check_router, check_scorer
 from .ports import claim_port, split_address
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import MeshSettings, MeshTlsSettings, service_names
-from ..mesh.tls import pinned
+from ..mesh.certificates import pinned
 from .cores import place, usable_cores
 from .ports import join_address, reachable_host
 

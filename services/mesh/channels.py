@@ -8,6 +8,10 @@ from .tls import channel_credentials, name_option
 KEEPALIVE_TIME_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 MAX_RECONNECT_BACKOFF_MS = 300
+_CONNECT_TIMEOUT_MS = 1000
+"""Long enough for a handshake on a busy machine, short enough to leave an address behind at which nobody is."""
+_MIN_RESOLUTION_INTERVAL_MS = 500
+"""A container that was replaced has a new address under its old name; gRPC's own interval is 30 s."""
 
 Options = list[tuple[str, int | str]]
 
@@ -21,8 +25,10 @@ def channel_options(max_message_bytes: int) -> Options:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # Of this name, but in gRPC's core it is the time for one attempt.
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
         ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_BACKOFF_MS),
+        ("grpc.dns_min_time_between_resolutions_ms", _MIN_RESOLUTION_INTERVAL_MS),
         # Two services of one mesh must not share a connection's fate or backoff through a global pool.
         ("grpc.use_local_subchannel_pool", 1),
     ]

@@ -9,7 +9,7 @@ from allroads.config import embedded_path
 from allroads.errors import AllroadsError
 from typer.testing import CliRunner
 
-from ..cli.commands import run
+from ..cli.commands import run_fork
 from .made_logs import World, decision, write
 
 MALICE = "[bold]x[/]\x1b[31m\x07\u202e"
@@ -22,7 +22,7 @@ def log(tmp_path: Path) -> Path:
 
 def test_report_prints_and_writes(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    result = run(
+    result = run_fork(
         "audit", "report", log, "--tokenizer", embedded_path("slm"), "--slm-parameters", "0.6", "--llm-parameters",
         "32", "--prices", "0.05,0.6", "--out", out,
     )  # fmt: skip
@@ -38,7 +38,7 @@ def test_report_prints_and_writes(log: Path, tmp_path: Path) -> None:
 def test_sizes_come_from_a_mesh(log: Path, tmp_path: Path) -> None:
     config = tmp_path / "mesh.yaml"
     config.write_text("model_name: pair\n")
-    result = run("audit", "report", log, "--config", config)
+    result = run_fork("audit", "report", log, "--config", config)
     assert result.returncode == 0, result.stderr
     # 1.636 million parameters of the embedded large model.
     assert "0.001636" in result.stdout
@@ -66,14 +66,14 @@ def test_what_is_wrong_is_told(log: Path, arguments: tuple[str, ...], words: str
 
 
 def test_errors_are_a_line() -> None:
-    result = run("audit", "report", "nowhere")
+    result = run_fork("audit", "report", "nowhere")
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert result.stderr.startswith("error: no decision log nowhere")
 
 
 def test_compare_prints_what_it_means(tmp_path: Path, log: Path) -> None:
     other = write(tmp_path / "other.jsonl", World(needless=0.3).lines(40, seed=2))
-    result = run("audit", "compare", log, other, COLUMNS="200")
+    result = run_fork("audit", "compare", log, other, COLUMNS="200")
     assert result.returncode == 0, result.stderr
     assert "B is higher" in result.stdout
     assert "not enough data: about" in result.stdout
@@ -82,15 +82,15 @@ def test_compare_prints_what_it_means(tmp_path: Path, log: Path) -> None:
 def test_a_log_cannot_steer_the_terminal(tmp_path: Path) -> None:
     path = write(tmp_path / "log", [decision(n, policy=MALICE) for n in range(3)])
     for arguments in (("report", path), ("report", path, "--out", tmp_path / "out"), ("compare", path, path)):
-        result = run("audit", *arguments)
+        result = run_fork("audit", *arguments)
         shown = result.stdout + result.stderr
         assert {character for character in shown if not character.isprintable()} <= {"\n"}
-    assert "[bold]x[/]" in run("audit", "report", path).stdout
+    assert "[bold]x[/]" in run_fork("audit", "report", path).stdout
 
 
 def test_the_damaged_line_of_a_log_cannot_either(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text('{"v":1,"\x1b[31m":1}\n')
-    result = run("audit", "report", path)
+    result = run_fork("audit", "report", path)
     assert result.returncode == 2
     assert "\x1b" not in result.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from allroads.config import MeshSettings, save_settings
 
+from ..cli.commands import run_fork
 from .conftest import WRONG
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
@@ -89,6 +90,6 @@ def test_a_wrong_plugin_gives_exit_code_1(config: Path) -> None:
     ],
 )
 def test_what_cannot_be_checked_is_refused(arguments: tuple[str, ...], code: int, said: str) -> None:
-    checked = allroads(WRONG, "policy", "check", *arguments)
+    checked = run_fork("policy", "check", *arguments, PYTHONPATH=str(WRONG))
     assert checked.returncode == code
     assert said in checked.stderr

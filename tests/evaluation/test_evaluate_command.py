@@ -9,7 +9,7 @@ from allroads.embedded import embedded_path
 from allroads.evaluation.report_file import Report, read_report
 from allroads.router.checkpoint import load_router
 
-from ..cli.commands import COMMAND, environment, run
+from ..cli.commands import COMMAND, environment, run_fork
 
 NUM_PROBLEMS = 12
 _TIMEOUT_S = 280
@@ -84,23 +84,23 @@ def test_who_wrote_what_is_shown(report: Report, directory: Path) -> None:
 
 def test_money_is_reckoned_from_it(directory: Path) -> None:
     report = str(directory / "report.json")
-    result = run("roi", "--report", report, "--gpu-cost-per-hour", "slm=1,llm=8", "--json")
+    result = run_fork("roi", "--report", report, "--gpu-cost-per-hour", "slm=1,llm=8", "--json")
     assert result.returncode == 0, result.stderr
     ways = {way["name"]: way for way in json.loads(result.stdout)["ways"]}
     assert ways.keys() == {"slm", "llm", "r2r", "query routing like r2r"}
     assert ways["slm"]["per_answer"] < ways["llm"]["per_answer"]
-    assert "saved" in run("roi", "--report", report, "--gpu-cost-per-hour", "9").stdout
-    wrong = run("roi", "--report", report, "--gpu-cost-per-hour", "slm=1,llm=nan")
+    assert "saved" in run_fork("roi", "--report", report, "--gpu-cost-per-hour", "9").stdout
+    wrong = run_fork("roi", "--report", report, "--gpu-cost-per-hour", "slm=1,llm=nan")
     assert (wrong.returncode, "gpu_per_hour.llm must be a number" in wrong.stderr) == (2, True)
 
 
 def test_wrong_commands_say_what_is_wrong(tmp_path: Path) -> None:
     problems = tmp_path / "problems.jsonl"
     problems.write_text('{"id": "1", "prompt": "x"}\n')
-    missing = run("evaluate", "--out", tmp_path / "out", "--problems", problems)
+    missing = run_fork("evaluate", "--out", tmp_path / "out", "--problems", problems)
     assert missing.returncode == 2
     assert "line 1, answer: is missing" in missing.stderr
-    nobody = run("evaluate", "--out", tmp_path / "out", "--url", "http://127.0.0.1:9", "--config", "x.yaml")
+    nobody = run_fork("evaluate", "--out", tmp_path / "out", "--url", "http://127.0.0.1:9", "--config", "x.yaml")
     assert nobody.returncode == 2
     assert "not both" in nobody.stderr
 

@@ -19,7 +19,7 @@ from allroads.gateway.grpc_api import SERVICE_NAME
 from allroads.gateway.security.exposure import credentials_of
 from allroads.gateway.security.key_changes import add_key
 from allroads.gateway.text.tokenizer import TextTokenizer
-from allroads.mesh.tls import pinned
+from allroads.mesh.certificates import pinned
 from allroads.mesh.wire import gateway_pb2, gateway_pb2_grpc
 
 from tests.doubles.certificates import make_authority

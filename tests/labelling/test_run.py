@@ -20,8 +20,7 @@ from allroads.labelling.run import label
 from allroads.labelling.settings import LabelSettings
 from allroads.labelling.shards import shard_name
 
-from ..cli.commands import COMMAND, environment
-from ..cli.commands import run as run_command
+from ..cli.commands import COMMAND, environment, run_fork
 from ..cli.ends import TIMEOUT_S
 from .pair import Silent, plan, settings_of, write_ending_pair, write_problems
 
@@ -126,7 +125,7 @@ def test_a_process_that_ends_early_goes_on_where_it_was(
         if number == signal.SIGINT:
             assert words.strip().splitlines()[-1].startswith("error: stopped; the same command goes on")
     done = {name: os.stat(out / name).st_mtime_ns for name in (shard_name(0), shard_name(1))}
-    finished = run_command(*command)
+    finished = run_fork(*command)
     assert (finished.returncode, finished.stderr) == (0, "")
     assert done == {name: os.stat(out / name).st_mtime_ns for name in done}
     assert content(out) == content(tmp_path / "whole")
@@ -257,7 +256,7 @@ def test_prefixes_are_reused(pair: Path, problems: Path, tmp_path: Path, monkeyp
     ],
 )
 def test_wrong_commands(options: list[str], code: int, words: str, tmp_path: Path) -> None:
-    result = run_command("label", f"--out={tmp_path / 'out'}", *options)
+    result = run_fork("label", f"--out={tmp_path / 'out'}", *options)
     assert result.returncode == code
     assert words in " ".join(result.stderr.split())
     assert not (tmp_path / "out").exists()
@@ -266,9 +265,9 @@ def test_wrong_commands(options: list[str], code: int, words: str, tmp_path: Pat
 def test_an_empty_file_and_more_problems_than_there_are(problems: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n")
-    result = run_command("label", f"--out={tmp_path / 'out'}", f"--problems={empty}")
+    result = run_fork("label", f"--out={tmp_path / 'out'}", f"--problems={empty}")
     assert "holds no problem" in result.stderr
-    result = run_command("label", f"--out={tmp_path / 'out'}", f"--problems={problems}", "--num-problems=25")
+    result = run_fork("label", f"--out={tmp_path / 'out'}", f"--problems={problems}", "--num-problems=25")
     assert "has 24 problems, not 25" in result.stderr
 
 
@@ -277,7 +276,7 @@ def test_embedded_problems_through_the_command(tmp_path: Path) -> None:
     settings = tmp_path / "label.yaml"
     settings.write_text("judge: {kind: exact-answer, against: reference}\nproblems_per_shard: 3\n")
     command = ["label", "--num-problems=6", "--seed=4", f"--out={out}", f"--settings={settings}"]
-    result = run_command(*command)
+    result = run_fork(*command)
     assert (result.returncode, result.stderr) == (0, "")
     labels, manifest = load_dataset(out)
     assert (manifest.problem_seed, manifest.num_asked, manifest.counts.num_finished) == (4, 6, 6)

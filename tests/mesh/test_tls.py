@@ -11,15 +11,10 @@ import pytest
 from allroads.cli.readiness import until_ready
 from allroads.config import MeshTlsSettings, TlsSettings
 from allroads.errors import StartupError
+from allroads.mesh.certificates import check_certificate, is_loopback, pinned
 from allroads.mesh.channels import channel_options, open_channel
 from allroads.mesh.server import ServiceServer
-from allroads.mesh.tls import (
-    check_certificate,
-    is_loopback,
-    outside_credentials,
-    pinned,
-    server_credentials,
-)
+from allroads.mesh.tls import outside_credentials, server_credentials
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.doubles.certificates import Authority, make_authority

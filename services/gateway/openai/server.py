@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...errors import AllroadsError, StartupError
-from ...mesh.tls import outside_context
+from ...mesh.certificates import outside_context
 from ..gateway import Gateway
 from .doorstep import admit, read_head, refusal
 from .limited_protocol import LimitedProtocol

@@ -5,7 +5,8 @@ import logging
 import grpc
 
 from ...config import GatewaySettings
-from ...mesh.tls import is_loopback, outside_credentials
+from ...mesh.certificates import is_loopback
+from ...mesh.tls import outside_credentials
 
 logger = logging.getLogger(__name__)
 
