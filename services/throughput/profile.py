@@ -11,7 +11,8 @@ from .phases import Phases
 from .setting import Setting, Tier
 from .step_fit import StepFit
 
-_HALF_LIFE_S = 20.0
+_HALF_LIFE_S = 5.0
+"""Of counts, which are many each second and change with the load; steps are remembered for longer."""
 _LONGEST_GAP_S = 2.0
 _READY_STEPS, _READY_VISITS = 50.0, 20.0
 _RARE_TIER = 0.02

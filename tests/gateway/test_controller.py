@@ -478,3 +478,25 @@ async def test_the_end_of_the_loop_fails_the_gateway(serve: Serve, monkeypatch: 
     served = await serve(Script([5]))
     with pytest.raises(RuntimeError, match="the loop's own fault"):
         await served.running.failure
+
+
+async def test_the_model_leaves_the_processor_to_others() -> None:
+    bench = Bench(model := FakeModel())
+
+    def slowly(prediction: Prediction) -> Prediction:
+        bench.now_s += 1.0
+        return prediction
+
+    model.spoil = slowly
+    await bench.learnt(4)
+    asked, took_s = model.num_asked, bench.now_s
+    # Where nothing much changes it rests for nineteen times as long as it took.
+    await bench.work(4, ticks=20)
+    assert model.num_asked == asked
+    await bench.work(4, ticks=200)
+    assert model.num_asked > asked
+    # Where much does, for three times.
+    asked, before_s = model.num_asked, bench.now_s
+    while model.num_asked == asked:
+        await bench.work(8 if int(bench.now_s * 2) % 2 else 2)
+    assert bench.now_s - before_s < 19.0 * took_s

@@ -31,6 +31,8 @@ _SHORTEST_TICK_S = 0.05
 _MODEL_LIMIT_S = 0.5
 _SAME_PART = 0.03
 _MUCH_CHANGE = 0.25
+_REST, _SHORTER_REST = 19.0, 3.0
+"""Times as long as its answers took, for which the model is not asked again: usually, and where much has changed."""
 
 
 class Home(Protocol):
@@ -80,6 +82,7 @@ class AdmissionController:
         self._gathered, self._open, self._rate = GatheredReports(), OpenRequests(), MeasuredRate()
         self._changed = asyncio.Event()
         self._num_decided = 0
+        self._asked_s, self._took_s = 0.0, 0.0
         self._looked_s: float | None = None
         self._last_setting: Setting | None = None
         self._answered: tuple[Setting, int, tuple[int, ...]] | None = None
@@ -147,10 +150,12 @@ class AdmissionController:
         if profile is None:
             return
         self._learn(profile)
+        has_changed = self._has_changed_much(self.num_requests)
         self._num_decided = num_requests = self.num_requests
         if not profile.is_ready:
             self._know_nothing()
-        elif not self._asking.is_busy:
+        elif not self._asking.is_busy and self._has_rested(has_changed=has_changed):
+            began_s = self._clock()
             try:
                 setting = self._setting(profile)
                 await self._decide(setting, num_requests)
@@ -159,6 +164,7 @@ class AdmissionController:
                 self._launch_at_once()
                 if failure.fault != "slow":
                     self._know_nothing()
+            self._asked_s, self._took_s = self._clock(), self._clock() - began_s
         self._lookout.forget_if_old(self._clock())
         self._metrics.show_thresholds(profile.tier_names[1:], self.launches.in_force)
         predicted = None if self.predicted is None else self.predicted.tokens_per_s
@@ -245,5 +251,13 @@ class AdmissionController:
         """Lower thresholds at once where fewer requests are left, and decide anew where much has changed."""
         num_requests = self.num_requests
         self.launches.limit(num_requests)
-        if abs(num_requests - self._num_decided) >= max(1.0, _MUCH_CHANGE * self._num_decided):
+        if self._has_changed_much(num_requests):
             self._changed.set()
+
+    def _has_changed_much(self, num_requests: int) -> bool:
+        return abs(num_requests - self._num_decided) >= max(1.0, _MUCH_CHANGE * self._num_decided)
+
+    def _has_rested(self, *, has_changed: bool) -> bool:
+        """Whether the model may have the processor again, which others want too."""
+        rest = _SHORTER_REST if has_changed else _REST
+        return self._clock() >= self._asked_s + rest * self._took_s
