@@ -40,7 +40,7 @@ SEEN = 8
 """Requests at which the curves of `unseen` are fitted."""
 SWEPT = ((8, 0.08), (16, 0.25))
 MAX_TOKENS = 160
-SETTLE_S = 9.0
+SETTLE_S = 10.0
 """After which the gateway's profile has forgotten the load before."""
 FLUSH_US = 200_000
 
@@ -245,6 +245,12 @@ async def measure(*, quick: bool) -> dict[str, Any]:
     return result
 
 
+async def only_points(*, quick: bool) -> list[dict[str, Any]]:
+    """The first part alone."""
+    async with running_mesh(ALLROADS_GATEWAY__ADMISSION__DELAYED_BATCHING="off") as mesh:
+        return await compare(mesh, 1.5 if quick else 4.0)
+
+
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
     """What is started meanwhile runs on one core, whatever it starts itself."""
@@ -260,11 +266,7 @@ def print_tables(result: dict[str, Any]) -> None:
     """What a reader wants to see."""
     for name, title in (("own_cores", "cores of their own"), ("one_core", "all on one core")):
         part = result[name]
-        show(
-            f"token/s, {title}, tiers launch at once",
-            ("requests", "share", "measured", "predicted", "error", "from 8 requests", "error"),
-            [_point(row) for row in part["points"]],
-        )
+        show_points(part["points"], title)
         show(
             f"launch thresholds, {title}",
             ("requests", "share", "chosen", "best", "chosen / best", "chosen / at once", "spread of rounds"),
@@ -288,6 +290,23 @@ def print_tables(result: dict[str, Any]) -> None:
     )
 
 
+def show_points(rows: list[dict[str, Any]], title: str) -> None:
+    """Predicted and measured, one point a line."""
+    show(
+        f"token/s, {title}, tiers launch at once",
+        ("requests", "share", "measured", "predicted", "error", "from 8 requests", "error"),
+        [_point(row) for row in rows],
+    )
+
+
+def _largest(rows: list[dict[str, Any]]) -> float:
+    return max(abs(float(row["error"])) for row in rows)
+
+
+def _middle(rows: list[dict[str, Any]]) -> float:
+    return statistics.median(abs(float(row["error"])) for row in rows)
+
+
 def _point(row: dict[str, Any]) -> tuple[object, ...]:
     names = ("num_requests", "share", "measured", "predicted", "error", "unseen", "unseen_error")
     return tuple(row[name] for name in names)
@@ -295,7 +314,14 @@ def _point(row: dict[str, Any]) -> tuple[object, ...]:
 
 def main() -> None:
     """Command line."""
-    options = arguments(__doc__ or "").parse_args()
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--points", action="store_true", help="only what is predicted and measured, on own cores")
+    options = parser.parse_args()
+    if options.points:
+        rows = asyncio.run(only_points(quick=options.quick))
+        show_points(rows, "cores of their own")
+        finish({"max_error": _largest(rows), "median_error": _middle(rows), "points": rows}, as_json=options.json)
+        return
     times = solve_ms(3 if options.quick else 15)
     result = asyncio.run(measure(quick=options.quick))
     points = [row for name in ("own_cores", "one_core") for row in result[name]["points"]]
@@ -303,8 +329,8 @@ def main() -> None:
     print_tables(result)
     finish(
         {
-            "max_error": max(abs(row["error"]) for row in points),
-            "median_error": statistics.median(abs(row["error"]) for row in points),
+            "max_error": _largest(points),
+            "median_error": _middle(points),
             "max_unseen_error": max(abs(row["unseen_error"]) for row in points),
             "min_chosen_over_best": min(row["chosen_over_best"] for row in sweeps),
             **times,

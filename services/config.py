@@ -94,13 +94,16 @@ class ModelSettings(_Frozen):
     address: Address = ""
     """Where the service listens; empty lets `allroads up` choose a Unix socket."""
     device: str = "cpu"
+    """As torch names it: `cpu`, `cuda:0`."""
     dtype: Dtype = "float32"
+    """Of weights and KV."""
     num_threads: Positive = 1
     """torch threads; one is steadier than two where services share cores."""
     num_kv_tokens: PositiveOrAuto = 32_768
     """Tokens that the KV pool holds. "auto": as many as fit, the same on all tiers of a device that say so; see
-    `MeshSettings.memory_bytes`."""
+    `memory_bytes`."""
     block_size_tokens: Positive = 16
+    """Tokens of a block of KV, the unit that is handed out and shared."""
     max_step_tokens: Positive = 128
     """Token positions computed in one step at most; longer prompts are prefilled in chunks. Others wait for a chunk:
     with 512 a long prompt holds them up twice as long (`bench.stall`). An accelerator wants more."""
@@ -146,7 +149,7 @@ class HomeSettings(ModelSettings):
     """The small model's service, which owns the requests."""
 
     policy: str = "r2r"
-    """For requests that name none."""
+    """Who writes which token, for requests that name no policy."""
     max_unjudged: Annotated[int, Field(ge=0, le=64)] = 6
     """Proposals of a request that the small model may feed on while the router has yet to judge them."""
     max_ahead: Annotated[int, Field(ge=0, le=64)] = 8
@@ -189,8 +192,11 @@ class RouterSettings(_Frozen):
     scorers: dict[Name, ModelPath] = Field(default_factory=dict)
     """Further scorers by name, such as `citer`: directories with `scorer.safetensors` and `manifest.json`."""
     address: Address = ""
+    """Where the service listens; empty lets `allroads up` choose a Unix socket."""
     device: str = "cpu"
+    """As torch names it: `cpu`, `cuda:0`."""
     num_threads: Positive = 1
+    """torch threads."""
 
 
 class AdmissionSettings(_Frozen):
@@ -220,6 +226,7 @@ class TlsSettings(_Frozen):
     certificate: Path
     """The certificate, and after it those between it and its authority's."""
     key: Path
+    """Its private key, without a password."""
 
 
 class MeshTlsSettings(TlsSettings):
@@ -237,6 +244,7 @@ class LimitSettings(_Frozen):
     max_connections: Positive = 8192
     """Of each API; further ones are closed."""
     max_headers: Positive = 128
+    """Of a request."""
     max_head_bytes: Positive = 64 * 1024
     """Of a request's first line and headers; of a gRPC call's metadata."""
     head_timeout_s: Annotated[float, Field(gt=0)] = 20.0
@@ -266,19 +274,25 @@ class GatewaySettings(_Frozen):
     """Where clients come in, and how many."""
 
     host: str = "127.0.0.1"
+    """The address on which both APIs listen; `0.0.0.0` is all of the machine's."""
     port: Port = 8000
+    """Of REST and the playground; 0 takes a free one."""
     grpc_port: Port = 8001
+    """Of gRPC; 0 takes a free one."""
     max_running: Positive = 64
     """Requests in the mesh at once; more wait."""
     max_waiting: Positive = 256
     """Requests that may wait; one more is refused with a time to come back."""
     queue_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """How long a request may wait in line before it is refused."""
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    """How long a request may take from arrival to its end; one that names a shorter time gets that."""
     reader_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """A client that takes no byte for so long is cut off."""
     home_timeout_s: Annotated[float, Field(gt=0)] = 20.0
     """How long a request waits for the small model's service to come back."""
     max_body_bytes: Positive = 8 * 1024 * 1024
+    """Of a request; `max_message_bytes` must be four times that."""
     piece_interval_s: Annotated[float, Field(ge=0)] = 0.004
     """Tokens that follow each other faster travel to the client together; slower steps are not held up."""
     keys_path: Path | None = None
@@ -325,6 +339,7 @@ class MeshSettings(BaseSettings):
     grace_s: Annotated[float, Field(ge=0)] = 5.0
     """How long open requests may go on after a service was told to stop."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is logged."""
 
     @classmethod
     def settings_customise_sources(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..config import MeshSettings
 from ..errors import AllroadsError, NotFound, Unavailable
+from ..mesh.tracing import OFF, Tracer
 from ..mesh.wire import model_pb2
 from .admission.controller import AdmissionController
 from .admission.door import Door, Places
@@ -16,7 +17,8 @@ from .grammar import GrammarCheck
 from .home import HomeClient
 from .metrics import Metrics
 from .request import GenerationParams, Plan
-from .security.prompt_size import check_prompt_size
+from .request_trace import follow
+from .security.prompt_size import TextLimit, check_prompt_size
 from .text.answer import AnswerText
 from .text.template import Message
 from .text.template_options import TemplateOptions
@@ -25,6 +27,8 @@ from .text.tokenizer import TextTokenizer
 from .validation import check_params, check_prompt, make_plan, truncated
 
 _AS_USUAL = TemplateOptions()
+_MIN_COUNTED = 256 * 1024
+"""Characters that may be tokenized for their own sake even where the context is small."""
 
 Prompt = str | Sequence[int]
 """Raw text or token ids."""
@@ -41,6 +45,7 @@ class Gateway:
         door: Door,
         metrics: Metrics,
         controller: AdmissionController,
+        tracer: Tracer = OFF,
     ) -> None:
         self.settings = settings
         self.metrics = metrics
@@ -48,6 +53,7 @@ class Gateway:
         self._home = home
         self.door = door
         self.controller = controller
+        self.tracer = tracer
         self._grammars = GrammarCheck()
         self._is_stopping = False
 
@@ -71,6 +77,13 @@ class Gateway:
         """The text of each token of the vocabulary."""
         return self._tokenizer.token_texts
 
+    @property
+    def count_limit(self) -> TextLimit:
+        """How much text is tokenized for its own sake: a prompt's, or more where that is little."""
+        longest_token = self._tokenizer.longest_token
+        window = 0 if self.mesh is None else self.mesh.max_context_tokens
+        return TextLimit(max(window, _MIN_COUNTED // longest_token), longest_token)
+
     def check_model(self, name: str) -> None:
         """Only the served model's name is right.
 
@@ -90,7 +103,8 @@ class Gateway:
             InvalidArgument, ContextLengthExceeded, Unavailable: before any model works.
         """
         mesh = await self._checked(params)
-        return self._planned(params, await self._tokenizer.encode_chat(messages, options), mesh, "messages")
+        token_ids = await self._tokenizer.encode_chat(messages, options, limit=self._text_limit(params, mesh))
+        return self._planned(params, token_ids, mesh, "messages")
 
     async def plan_prompt(self, prompt: Prompt, params: GenerationParams) -> Plan:
         """Check a raw prompt and plan its continuation.
@@ -99,6 +113,8 @@ class Gateway:
             InvalidArgument, ContextLengthExceeded, Unavailable: before any model works.
         """
         mesh = await self._checked(params)
+        if isinstance(prompt, str):
+            prompt = self._text_limit(params, mesh).fit(prompt, "prompt")
         token_ids = await self._tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt
         plan = self._planned(params, token_ids, mesh, "prompt")
         if not params.echo:
@@ -144,7 +160,7 @@ class Gateway:
         """
         if self._is_stopping:
             raise _stopping()
-        return [
+        generations = [
             Generation(
                 plan,
                 ticket,
@@ -154,6 +170,8 @@ class Gateway:
             )
             for plan, ticket in zip(plans, places.take(), strict=True)
         ]
+        follow(generations)
+        return generations
 
     def stop_admitting(self) -> None:
         """Refuse new requests; open ones go on."""
@@ -199,6 +217,13 @@ class Gateway:
         if params.grammar is not None:
             await self._grammars.check(params.grammar)
         return mesh
+
+    def _text_limit(self, params: GenerationParams, mesh: model_pb2.MeshDescription) -> TextLimit:
+        """What of a prompt's text can be of use: as much as the context may hold, or the operator allows."""
+        window, longest_token = mesh.max_context_tokens, self._tokenizer.longest_token
+        if params.truncate_prompt_tokens is not None:
+            return TextLimit(window, longest_token, keeps_end=True)
+        return TextLimit(min(self.settings.gateway.limits.max_prompt_tokens or window, window), longest_token)
 
     def _planned(
         self, params: GenerationParams, token_ids: Sequence[int], mesh: model_pb2.MeshDescription, field: str

@@ -51,10 +51,15 @@ class Generation:
         self.usage: common_pb2.Usage | None = None
         """The home's account; None where the gateway ended the answer itself."""
         self._ticket, self._home, self._metrics, self._text = ticket, home, metrics, text
+        self.arrived_s = ticket.entered_s
+        """When it got in line. Of the monotonic clock, as are all times here."""
+        self.waited_until_s: float | None = None
+        """When it got its place, or was refused one."""
+        self.first_token_s: float | None = None
+        self.failure: Code | None = None
+        """What ended it, where that was a failure; of an answer that is given up nobody says so."""
         self._sequence: Sequence | None = None
-        self._arrived_s = ticket.entered_s
-        self._last_token_s = self._arrived_s
-        self._failure: Code | None = None
+        self._last_token_s = self.arrived_s
         self._is_closed = False
         self._has_echoed = False
 
@@ -62,6 +67,11 @@ class Generation:
     def num_tokens(self) -> int:
         """Committed tokens, a stop token included."""
         return sum(self.tier_counts)
+
+    @property
+    def ended_as(self) -> str:
+        """Why it ended, one of `FINISH_REASONS`."""
+        return self.finish_reason or (self.failure or Code.CANCELLED).value
 
     async def start(self) -> None:
         """Wait for a place, then open the sequence.
@@ -74,11 +84,12 @@ class Generation:
             if self._time_left_s() <= 0:
                 raise DeadlineExceeded("the time for this request was over before it could start")
         except AllroadsError as error:
-            self._failure = error.code
+            self.failure, self.waited_until_s = error.code, time.monotonic()
             if (reason := reason_of(error)) is not None:
                 self._metrics.queue.count_refusal(reason)
             raise
-        self._metrics.queue.observe_wait(time.monotonic() - self._arrived_s)
+        self.waited_until_s = time.monotonic()
+        self._metrics.queue.observe_wait(self.waited_until_s - self.arrived_s)
         if self.plan.open_request.max_tokens:
             self._sequence = self._home.open(self.plan.open_request, self._time_left_s())
 
@@ -91,7 +102,7 @@ class Generation:
         try:
             piece = await self._next()
         except AllroadsError as error:
-            self._failure = error.code
+            self.failure = error.code
             raise
         if piece.finish_reason is not None:
             self.finish_reason = piece.finish_reason
@@ -106,10 +117,9 @@ class Generation:
         if self._sequence is not None:
             self._home.close(self._sequence)
         self._ticket.release()
-        reason = self.finish_reason or (self._failure or Code.CANCELLED).value
         self._metrics.observe_end(
-            reason,
-            time.monotonic() - self._arrived_s,
+            self.ended_as,
+            time.monotonic() - self.arrived_s,
             num_prompt_tokens=self.plan.num_prompt_tokens,
             tier_counts=self.tier_counts,
         )
@@ -137,7 +147,8 @@ class Generation:
         token_ids = list(self.plan.open_request.prompt_token_ids)
         logprobs = None
         if echo.num_logprobs is not None:
-            logprobs = await self._home.prompt_logprobs(token_ids, echo.num_logprobs, self._time_left_s())
+            traceparent = self.plan.open_request.traceparent
+            logprobs = await self._home.prompt_logprobs(token_ids, echo.num_logprobs, self._time_left_s(), traceparent)
         self._has_echoed = True
         return EchoedPrompt(echo.text, token_ids, logprobs, echo.text_offsets)
 
@@ -168,7 +179,8 @@ class Generation:
             return
         now_s = time.monotonic()
         if self.num_tokens == 0:
-            self._metrics.observe_first_token(now_s - self._arrived_s)
+            self.first_token_s = now_s
+            self._metrics.observe_first_token(now_s - self.arrived_s)
         else:
             self._metrics.observe_gap((now_s - self._last_token_s) / len(piece.tiers))
         self._last_token_s = now_s
@@ -179,7 +191,7 @@ class Generation:
         self._metrics.count_tokens(piece.tiers, self.plan.tier_names)
 
     def _time_left_s(self) -> float:
-        return self._arrived_s + self.plan.timeout_s - time.monotonic()
+        return self.arrived_s + self.plan.timeout_s - time.monotonic()
 
 
 def _piece_of(prompt: EchoedPrompt | None, finish_reason: FinishReason | None) -> Piece:

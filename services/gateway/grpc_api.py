@@ -13,6 +13,7 @@ from .gateway import Gateway
 from .generation import Generation
 from .grpc_ends import Context, failing_by_status
 from .grpc_messages import failure_of, messages_of, params_of, response_of
+from .grpc_traced import traced_call
 from .request import Plan
 from .tokenizing import text_of_tokens, tokens_of_chat
 
@@ -39,7 +40,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: gateway_pb2.GenerateTextRequest, context: GenerateContext
     ) -> None:
         """Answer one request; the end of the call, however it comes, ends the request."""
-        async with failing_by_status(context):
+        async with failing_by_status(context), traced_call(self._gateway.tracer, context, "Generate"):
             with self._gateway.admit(self._client(context), 1, context.time_remaining()) as places:
                 plan = await self._plan(request, context.time_remaining())
                 (generation,) = self._gateway.prepare([plan], places)
@@ -57,7 +58,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
         There is room for all that are right, or the call is refused. Later faults end the request they belong to.
         """
-        async with failing_by_status(context):
+        async with failing_by_status(context), traced_call(self._gateway.tracer, context, "GenerateBatch"):
             most = self._gateway.door.limiter.most_places
             if not 0 < len(request.requests) <= most:
                 raise InvalidArgument(
@@ -90,12 +91,12 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         """Tokens of a prompt or a conversation."""
         async with failing_by_status(context):
             self._check_model(request.model)
-            tokenizer, mesh = self._gateway.tokenizer, self._gateway.mesh
+            tokenizer, mesh, limit = self._gateway.tokenizer, self._gateway.mesh, self._gateway.count_limit
             match request.WhichOneof("input"):
                 case "chat":
-                    token_ids = await tokens_of_chat(tokenizer, messages_of(request.chat))
+                    token_ids = await tokens_of_chat(tokenizer, messages_of(request.chat), limit)
                 case "prompt":
-                    token_ids = await tokenizer.encode_prompt(request.prompt)
+                    token_ids = await tokenizer.encode_prompt(limit.fit(request.prompt, "prompt"))
                 case _:
                     raise InvalidArgument("give chat or prompt", field="prompt")
             max_context_tokens = 0 if mesh is None else mesh.max_context_tokens

@@ -14,6 +14,7 @@ from typing import Protocol
 import grpc
 
 from ..errors import AllroadsError, DeadlineExceeded, Internal, InvalidArgument, Unavailable
+from ..mesh.joined_call import metadata_of
 from ..mesh.status import from_rpc, from_wire
 from ..mesh.stream import PeerStream
 from ..mesh.wire import common_pb2, model_pb2, model_pb2_grpc
@@ -135,7 +136,7 @@ class HomeClient:
             self.watcher.on_end(len(sequence.token_ids))
 
     async def prompt_logprobs(
-        self, token_ids: SequenceOf[int], num_logprobs: int, timeout_s: float
+        self, token_ids: SequenceOf[int], num_logprobs: int, timeout_s: float, traceparent: str = ""
     ) -> list[common_pb2.TokenLogprobs]:
         """What the largest model thinks of each token of a prompt but the first.
 
@@ -144,7 +145,8 @@ class HomeClient:
         """
         request = model_pb2.PromptLogprobsRequest(token_ids=token_ids, num_logprobs=num_logprobs)
         try:
-            response = await self._stub.GetPromptLogprobs(request, timeout=timeout_s)
+            metadata = metadata_of(traceparent)
+            response = await self._stub.GetPromptLogprobs(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.CANCELLED:
                 # Not by us, who would have got no answer at all.

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from .. import __version__
 from ..errors import Code
+from ..mesh.tracing import OFF, Tracer
 from ..mesh.wire import common_pb2
 from .admission.limiter import Limiter
 from .admission.queue_metrics import QueueMetrics
@@ -25,7 +26,7 @@ FINISH_REASONS = ("stop", "length", *(code.value for code in Code))
 class Metrics:
     """One gateway's metrics in a registry of their own."""
 
-    def __init__(self, model_name: str, limiter: Limiter, home: HomeClient) -> None:
+    def __init__(self, model_name: str, limiter: Limiter, home: HomeClient, tracer: Tracer = OFF) -> None:
         registry = self._registry = CollectorRegistry()
         self._tokens = Counter("allroads_tokens", "Committed tokens by tier", ["tier"], registry=registry)
         self._prompt_tokens = Counter("allroads_prompt_tokens", "Tokens of prompts", registry=registry)
@@ -52,6 +53,7 @@ class Metrics:
             ("routed_share", "Of recent decisions of the default policy, those for a larger model", _of(home, "share")),
             ("target_share", "At which the LLM share is held; NaN where it is not", _of(home, "target_share")),
             ("calibrated_share", "What it was at calibration; NaN where nobody knows", _of(home, "calibrated_share")),
+            ("spans_dropped", "Spans of traces that did not reach the collector", lambda: tracer.num_dropped),
             ("score_drift", "PSI of recent scores; over 0.25 they have parted", _of(home, "score_drift")),
         ):
             Gauge(f"allroads_{name}", text, registry=registry).set_function(read)

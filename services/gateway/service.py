@@ -11,6 +11,7 @@ from ..config import MeshSettings
 from ..errors import StartupError
 from ..mesh.channels import open_channel
 from ..mesh.server import ServiceServer, first_of
+from ..mesh.tracing import open_tracer
 from ..mesh.wire import gateway_pb2_grpc
 from .admission.controller import AdmissionController
 from .admission.door import Door
@@ -72,7 +73,6 @@ async def serving(settings: MeshSettings) -> AsyncIterator[RunningGateway]:
     promise = Promise(outlook, admission.min_tokens_per_s, admission.max_first_token_s)
     keys = None if options.keys_path is None else KeyRing(options.keys_path)
     door = Door(options, promise, keys)
-    changed = asyncio.Event()
     listener = bind(options.host, options.port)
     rest_port: int = listener.getsockname()[1]
     channel = open_channel(settings.slm.address, settings.max_message_bytes, settings.tls)
@@ -83,6 +83,7 @@ async def serving(settings: MeshSettings) -> AsyncIterator[RunningGateway]:
         interceptors=[] if keys is None else [KeyInterceptor(keys)],
     )
     tasks: list[asyncio.Task[None]] = []
+    changed, tracer = asyncio.Event(), open_tracer("gateway")
     try:
         home = HomeClient(
             channel,
@@ -92,7 +93,7 @@ async def serving(settings: MeshSettings) -> AsyncIterator[RunningGateway]:
             max_message_bytes=settings.max_message_bytes,
             on_change=changed.set,
         )
-        metrics = Metrics(settings.model_name, door.limiter, home)
+        metrics = Metrics(settings.model_name, door.limiter, home, tracer)
         controller = AdmissionController(
             admission,
             home,
@@ -103,7 +104,7 @@ async def serving(settings: MeshSettings) -> AsyncIterator[RunningGateway]:
             max_ahead=settings.slm.max_ahead,
         )
         home.watcher = controller
-        gateway = Gateway(settings, tokenizer, home, door, metrics, controller)
+        gateway = Gateway(settings, tokenizer, home, door, metrics, controller, tracer)
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(GatewayServicer(gateway), server.grpc)
         host = f"[{options.host}]" if ":" in options.host else options.host
         await server.start(f"{host}:{options.grpc_port}", credentials_of(options))
@@ -138,7 +139,7 @@ async def serving(settings: MeshSettings) -> AsyncIterator[RunningGateway]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         listener.close()
-        await channel.close()
+        await asyncio.gather(channel.close(), asyncio.to_thread(tracer.close))
 
 
 async def _report_readiness(gateway: Gateway, server: ServiceServer, changed: asyncio.Event) -> None:

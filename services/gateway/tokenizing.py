@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from ..errors import InvalidArgument
+from .security.prompt_size import TextLimit
 from .text.template import Message
 from .text.tokenizer import TextTokenizer
 
@@ -11,15 +12,16 @@ _SHORT = 4096
 """Tokens that are turned to text in the event loop; more would hold up everyone's answers."""
 
 
-async def tokens_of_chat(tokenizer: TextTokenizer, messages: Sequence[Message]) -> list[int]:
+async def tokens_of_chat(tokenizer: TextTokenizer, messages: Sequence[Message], limit: TextLimit) -> list[int]:
     """Ids of a conversation through the chat template.
 
     Raises:
         InvalidArgument: there is no message or no template, or the template refuses the messages.
+        ContextLengthExceeded: their text is longer than the limit.
     """
     if not messages:
         raise InvalidArgument("messages must hold at least one message", field="messages")
-    return await tokenizer.encode_chat(messages)
+    return await tokenizer.encode_chat(messages, limit=limit)
 
 
 async def text_of_tokens(tokenizer: TextTokenizer, token_ids: Sequence[int]) -> str:

@@ -12,11 +12,13 @@ from ..config import MeshSettings, ModelSettings
 from ..engine.engine import Engine
 from ..errors import AllroadsError, InvalidArgument
 from ..memory import resolve_memory
+from ..mesh.joined_call import joined_call
 from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status
 from ..mesh.stream import Outbox, serve_stream
 from ..mesh.tensor_receiver import TensorReceiver
 from ..mesh.tls import server_credentials
+from ..mesh.tracing import OpenSpan, Tracer, open_tracer
 from ..mesh.wire import model_pb2, model_pb2_grpc
 from ..model import logprobs_wire
 from ..model.decode_host import DecodeHost
@@ -36,10 +38,20 @@ SERVICE_NAME = model_pb2.DESCRIPTOR.services_by_name["TierService"].full_name
 class TierServicer(model_pb2_grpc.TierServiceServicer):
     """Adapts messages to the decode loop and back."""
 
-    def __init__(self, engine: Engine, settings: ModelSettings, tier: int, host: DecodeHost[Command]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ModelSettings,
+        tier: int,
+        host: DecodeHost[Command],
+        *,
+        name: str,
+        tracer: Tracer,
+    ) -> None:
         self._description = describe(engine, settings, tier)
         self._vocabulary = engine.facts.vocabulary
         self._host = host
+        self._name, self._tracer = name, tracer
         self.streams: Streams[model_pb2.VisitResponse] = Streams(lambda stream_id: host.post(StreamClosed(stream_id)))
 
     async def Describe(  # noqa: N802 (named by the proto)
@@ -72,7 +84,8 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
             if request.HasField("register"):
                 outbox.put(model_pb2.VisitResponse(registered=receiver.register(request.register)))
             else:
-                self._host.post(Visit(stream_id, request, _read_draft_logits(receiver, request)))
+                logits = _read_draft_logits(receiver, request)
+                self._host.post(Visit(stream_id, request, logits, self._spans(request)))
 
         try:
             await serve_stream(context, request_iterator, outbox, take)
@@ -94,12 +107,25 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
         )
         self._host.post(prompt)
         try:
-            answer = await answered
+            with joined_call(self._tracer, "read prompt", context):
+                answer = await answered
+                if isinstance(answer, AllroadsError):
+                    raise answer
+        except AllroadsError as error:
+            await context.abort(grpc_status(error), error.message)
+            raise
         finally:
             self._host.post(LeavePrompt(prompt))
-        if isinstance(answer, AllroadsError):
-            await context.abort(grpc_status(answer), answer.message)
         return model_pb2.PromptLogprobsResponse(logprobs=map(logprobs_wire.to_wire, answer))
+
+    def _spans(self, request: model_pb2.VisitRequest) -> dict[int, OpenSpan]:
+        """Of the sequences that the hand-offs of a message open, by their place in it."""
+        spans = (
+            (index, self._tracer.join(self._name, hand_off.visitor.traceparent))
+            for index, hand_off in enumerate(request.hand_offs)
+            if not hand_off.prefix_length
+        )
+        return {index: span for index, span in spans if span is not None}
 
 
 def _set(answered: "asyncio.Future[Answer]", answer: Answer) -> None:
@@ -134,7 +160,8 @@ async def run(settings: MeshSettings, stop: asyncio.Event, name: str = "llm") ->
     engine = await asyncio.to_thread(partial(Engine.load, own, catch_up=own.catch_up))
     await asyncio.to_thread(warm_up, engine)
     host: DecodeHost[Command] = DecodeHost()
-    servicer = TierServicer(engine, own, number, host)
+    tracer = open_tracer(name)
+    servicer = TierServicer(engine, own, number, host, name=name, tracer=tracer)
     log = OpinionLog(own.opinions_path) if own.opinions_path is not None else None
     tier = Tier(
         engine,
@@ -143,6 +170,7 @@ async def run(settings: MeshSettings, stop: asyncio.Event, name: str = "llm") ->
         number=number,
         opinions=own.opinions,
         opinion_log=log,
+        tracer=tracer,
     )
     credentials = server_credentials(own.address, settings.tls)
     server = ServiceServer([SERVICE_NAME], max_message_bytes=settings.max_message_bytes)
@@ -158,3 +186,4 @@ async def run(settings: MeshSettings, stop: asyncio.Event, name: str = "llm") ->
         await server.stop(settings.grace_s, is_busy=lambda: tier.num_visitors > 0)
         crash.cancel()
         host.stop()
+        await asyncio.to_thread(tracer.close)

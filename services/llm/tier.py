@@ -20,8 +20,9 @@ from ..engine.logprobs import TokenLogprobs, token_logprobs
 from ..engine.opinions import Past
 from ..engine.sequence import Sequence, State
 from ..engine.thread import BUSY_S, IDLE_S
-from ..errors import AllroadsError, Internal, InvalidArgument, OutOfStep
+from ..errors import AllroadsError, Code, Internal, InvalidArgument, OutOfStep
 from ..mesh.status import to_wire
+from ..mesh.tracing import OFF, OpenSpan, Tracer
 from ..mesh.wire import common_pb2 as pb
 from ..mesh.wire import model_pb2
 from ..model import logprobs_wire
@@ -35,6 +36,7 @@ from .decisions import Failures, judge_drafts, route_written
 from .opinion_log import OpinionLog
 from .prompts import LeavePrompt, PromptReader, ReadPrompt
 from .step_report import StepReports
+from .traced import attributes_of
 from .visitor import Visitor, VisitorKey
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ class Visit(Arrival):
     request: model_pb2.VisitRequest
     draft_logits: dict[int, Tensor | InvalidArgument] = field(default_factory=dict)
     """Of the drafts of hand-off number i of the message, read already, or why they cannot be."""
+    spans: dict[int, OpenSpan] = field(default_factory=dict)
+    """Of the sequence that hand-off number i of the message opens, where there are traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class Tier:
         number: int = 1,
         opinions: bool = True,
         opinion_log: OpinionLog | None = None,
+        tracer: Tracer = OFF,
     ) -> None:
         self._engine = engine
         self._policies = policies
@@ -81,6 +86,7 @@ class Tier:
         self._deliver = deliver
         self._opinions = opinions
         self._opinion_log = opinion_log
+        self._tracer = tracer
         self._visitors: dict[VisitorKey, Visitor] = {}
         self._by_sequence: dict[Sequence, Visitor] = {}
         self._prompts = PromptReader(engine)
@@ -129,9 +135,9 @@ class Tier:
 
     def _obey(self, command: Command) -> None:
         match command:
-            case Visit(stream_id, request, draft_logits):
+            case Visit(stream_id, request, draft_logits, spans):
                 for index, hand_off in enumerate(request.hand_offs):
-                    self._take(stream_id, hand_off, draft_logits.get(index), command.arrived_ns)
+                    self._take(stream_id, hand_off, draft_logits.get(index), spans.get(index), command.arrived_ns)
                 if request.HasField("launch"):
                     self._wish(stream_id, request.launch)
                 # After the hand-offs: a request may be handed off and end within one turn of its home.
@@ -164,6 +170,7 @@ class Tier:
         stream_id: int,
         hand_off: model_pb2.HandOff,
         draft_logits: Tensor | InvalidArgument | None,
+        span: OpenSpan | None,
         arrived_ns: int,
     ) -> None:
         """Start a visit."""
@@ -175,6 +182,7 @@ class Tier:
                 if visitor is not None:
                     self._close(key)
                 visitor = self._open(key, hand_off)
+                visitor.span = span
             elif visitor is None or hand_off.prefix_length > len(visitor.sequence):
                 known = 0 if visitor is None else len(visitor.sequence)
                 raise OutOfStep(f"{hand_off.prefix_length} tokens are taken to be here, {known} are")
@@ -191,6 +199,7 @@ class Tier:
         """What this visit may do, its sequence being up to date."""
         sequence = visitor.sequence
         visitor.visit_number = hand_off.visit_number
+        visitor.num_visits += bool(hand_off.max_tokens)
         visitor.num_left = min(hand_off.max_tokens, sequence.max_length - len(sequence))
         visitor.until = frozenset(hand_off.until_token_ids)
         visitor.judges = hand_off.judges
@@ -378,15 +387,17 @@ class Tier:
         response.num_logprobs.append(len(told))
         response.logprobs.extend(told)
 
-    def _close(self, key: VisitorKey) -> None:
+    def _close(self, key: VisitorKey, fault: Code | None = None) -> None:
         visitor = self._visitors.pop(key, None)
         if visitor is not None:
             del self._by_sequence[visitor.sequence]
             self._engine.close(visitor.sequence)
+            if visitor.span is not None and visitor.span.is_recorded:
+                self._tracer.end(visitor.span, attributes_of(visitor), fault=fault)
 
     def _fail(self, key: VisitorKey, error: AllroadsError) -> None:
         """Tell the home, and free what the visitor held."""
-        self._close(key)
+        self._close(key, error.code)
         stream_id, number = key
         self._response(stream_id).errors.append(pb.SequenceError(sequence_id=number, error=to_wire(error)))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..engine.sequence import Sequence
+from ..mesh.tracing import OpenSpan
 from ..policies.policy import HOME, Policy, RequestView
 
 VisitorKey = tuple[int, int]
@@ -20,6 +21,10 @@ class Visitor:
     view: RequestView
     policy: Policy | None = None
     """Where it has anything to decide here."""
+    span: OpenSpan | None = None
+    """Of its trace; None where there is none."""
+    num_visits: int = 0
+    """Visits but reservations so far."""
     visit_number: int = 0
     num_left: int = 0
     """Tokens that this visit may still write; 0 between visits."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from ..errors import DeadlineExceeded, Unavailable
 from ..mesh.status import to_wire
+from ..mesh.tracing import OFF, Tracer
 from ..mesh.wire import common_pb2 as pb
 from ..mesh.wire import model_pb2
 from ..model.streams import Streams
@@ -14,9 +15,10 @@ from .commands import Abort, Command, Open, StreamClosed, WishLaunches
 class Clients:
     """Hands the requests of all streams to the decode loop, and its answers back. Belongs to the event loop."""
 
-    def __init__(self, post: Callable[[Command], None]) -> None:
+    def __init__(self, post: Callable[[Command], None], tracer: Tracer = OFF) -> None:
         self.streams: Streams[model_pb2.GenerateResponse] = Streams(self._on_left)
         self._post = post
+        self._tracer = tracer
         self._deadlines: dict[tuple[int, int], asyncio.TimerHandle] = {}
         self._refusing = False
 
@@ -32,7 +34,9 @@ class Clients:
             if self._refusing:
                 self._refuse(stream_id, wire.sequence_id)
                 continue
-            self._post(Open(stream_id, wire))
+            if (span := self._tracer.join("slm", wire.traceparent)) is not None:
+                wire.traceparent = span.context.traceparent
+            self._post(Open(stream_id, wire, span))
             if wire.timeout_ms:
                 self._deadlines[stream_id, wire.sequence_id] = asyncio.get_running_loop().call_later(
                     wire.timeout_ms / 1000, self._expire, stream_id, wire.sequence_id

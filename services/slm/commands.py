@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import AllroadsError
+from ..mesh.tracing import OpenSpan
 from ..mesh.wire import model_pb2, router_pb2
 from ..model.step_clock import Arrival
 
@@ -14,6 +15,8 @@ class Open(Arrival):
 
     stream_id: int
     request: model_pb2.OpenRequest
+    span: OpenSpan | None = None
+    """The request's here, where there are traces; `request.traceparent` then names it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from ..config import HomeSettings
 from ..engine.engine import Engine, Step
 from ..engine.thread import BUSY_S, IDLE_S
 from ..errors import AllroadsError, InvalidArgument
+from ..mesh.tracing import OFF, OpenSpan, Tracer
 from ..mesh.wire import model_pb2, router_pb2
 from ..model.description import load_of
 from ..model.step_clock import StepClock
@@ -55,6 +56,7 @@ class Home:
         *,
         num_tiers: int,
         deliver: Callable[[Outbound], None],
+        tracer: Tracer = OFF,
     ) -> None:
         self._engine = engine
         self._policies = policies
@@ -78,6 +80,7 @@ class Home:
             self._reports,
             max_unjudged=settings.max_unjudged,
             max_ahead=settings.max_ahead,
+            tracer=tracer,
         )
         self._judge = Judge(self._journeys, book, decisions)
         self._visits = Visits(self._journeys, self._judge)
@@ -135,8 +138,8 @@ class Home:
     def _obey(self, command: Command) -> None:
         table = self._journeys.table
         match command:
-            case Open(stream_id, wire):
-                self._open(stream_id, wire)
+            case Open(stream_id, wire, span):
+                self._open(stream_id, wire, span)
             case Visited(tier, response):
                 self._visits.take(tier, response)
             case Scored(scores):
@@ -165,7 +168,7 @@ class Home:
                 self._peers.tier_down(tier, error)
                 self._launches.tier_down(tier)
 
-    def _open(self, stream_id: int, wire: model_pb2.OpenRequest) -> None:
+    def _open(self, stream_id: int, wire: model_pb2.OpenRequest, span: OpenSpan | None) -> None:
         table, out = self._journeys.table, self._journeys.out
         try:
             if table.find(stream_id, wire.sequence_id) is not None:
@@ -180,6 +183,7 @@ class Home:
                 scorers=self._scorers,
                 bounds=self._bounds,
             )
+            request.span = span
             request.follows_target = self._decisions.follows_target(
                 request, names_threshold="threshold" in wire.routing.parameters
             )

@@ -11,6 +11,7 @@ from typing import TypeVar
 from ..engine.engine import Engine
 from ..engine.sequence import State
 from ..errors import AllroadsError, Internal
+from ..mesh.tracing import OFF, Tracer
 from ..mesh.wire import common_pb2 as pb
 from ..policies.policy import HOME, MAX_DRAFTS, MAX_EXTRA, Verdict, Visit
 from .decisions import Decisions
@@ -19,6 +20,7 @@ from .reports import Reports
 from .request import Place, Proposal, Request
 from .table import RequestTable
 from .tensors_out import TensorsOut
+from .traced import attributes_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Journeys:
         *,
         max_unjudged: int,
         max_ahead: int,
+        tracer: Tracer = OFF,
     ) -> None:
         self.engine = engine
         self.reports = reports
@@ -50,6 +53,7 @@ class Journeys:
         self.tiers_up: set[int] = set()
         """Larger tiers within reach."""
         self._tensors = tensors
+        self._tracer = tracer
         self._max_unjudged = max_unjudged
         self._max_ahead = max_ahead
 
@@ -67,7 +71,7 @@ class Journeys:
         missing = sorted(request.reach - request.reserved - {HOME})
         # One that is for a single larger tier reserves by its first visit.
         if not missing or request.reach == {missing[0]}:
-            request.has_started = True
+            request.has_started, request.started_ns = True, time.monotonic_ns()
             self.proceed(request)
             return
         request.visited = missing[0]
@@ -218,6 +222,9 @@ class Journeys:
             self.out.close_visitor(request, tier)
         self.table.remove(request)
         self._decisions.ended(request, reason, failed=error is not None)
+        if request.span is not None and request.span.is_recorded:
+            code = None if error is None else error.code
+            self._tracer.end(request.span, attributes_of(request, request.span, reason, code), fault=code)
         if reason is not None:
             self.out.finish(request, reason)
         elif error is not None:

@@ -9,6 +9,7 @@ stays only if the larger tier writes the same.
 
 import logging
 import math
+import time
 from collections.abc import Iterable, Sequence
 
 from ..engine.engine import Step, why_failed
@@ -51,6 +52,7 @@ class Judge:
                 # A copy: a view would keep the whole step's logits.
                 proposal.logits = step.logits[row, : request.view.num_tokens].float().clone()
             request.propose(step.proposals[row], proposal)
+            request.num_steps += 1
             request.usage.num_ahead_tokens += request.place is Place.AWAY
             if request.policy.scorer is not None:
                 scored.append(row)
@@ -63,10 +65,14 @@ class Judge:
         asked, error = self._book.answered(scores)
         if error is not None:
             logger.warning("the router could not score a batch, the large model writes: %s", error.message)
+        now_ns = time.monotonic_ns()
         for score in asked:
             request = score.request
             if request.place is not Place.DONE and request.generation == score.generation:
-                request.suffix[score.position - request.length].score = score.value
+                proposal = request.suffix[score.position - request.length]
+                proposal.score = score.value
+                if proposal.made is not None:
+                    request.score_wait_ns += now_ns - proposal.made.ended_ns
         self.settle([score.request for score in asked])
 
     def settle(self, requests: Iterable[Request]) -> None:

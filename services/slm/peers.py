@@ -17,6 +17,7 @@ from ..config import MeshTlsSettings
 from ..engine.engine import ModelFacts
 from ..errors import AllroadsError, CheckpointError, InvalidArgument, StartupError
 from ..mesh.channels import open_channel
+from ..mesh.joined_call import metadata_of
 from ..mesh.status import from_rpc, to_wire
 from ..mesh.stream import PeerStream
 from ..mesh.tensor_sender import TensorSender
@@ -213,7 +214,7 @@ class TierPeer(Peer):
                 self._visit_one_by_one(request, error)
 
     async def prompt_logprobs(
-        self, request: model_pb2.PromptLogprobsRequest, timeout_s: float | None
+        self, request: model_pb2.PromptLogprobsRequest, timeout_s: float | None, traceparent: str
     ) -> model_pb2.PromptLogprobsResponse:
         """What the tier's model thinks of a prompt.
 
@@ -221,7 +222,8 @@ class TierPeer(Peer):
             AllroadsError: the tier is out of reach, or refuses.
         """
         try:
-            return await self._stub.GetPromptLogprobs(request, timeout=timeout_s)
+            metadata = metadata_of(traceparent)
+            return await self._stub.GetPromptLogprobs(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise from_rpc(error, self.name) from error
 

@@ -8,6 +8,7 @@ from itertools import islice
 from torch import Tensor
 
 from ..engine.sequence import Sequence
+from ..mesh.tracing import OpenSpan
 from ..mesh.wire import common_pb2 as pb
 from ..policies.policy import HOME, Policy, RequestView
 from ..policies.reading import Reading
@@ -118,6 +119,14 @@ class Request:
     """Counts the roll-backs, so that verdicts on dropped proposals are recognised."""
     suffix: deque[Proposal] = field(default_factory=deque)
     usage: pb.Usage = field(default_factory=pb.Usage)
+    span: OpenSpan | None = None
+    """Of its trace; None where there is none. For that are kept besides:"""
+    started_ns: int = 0
+    """When KV was reserved wherever it may go, by the monotonic clock; 0 before."""
+    num_steps: int = 0
+    """Steps that made a proposal for it."""
+    score_wait_ns: int = 0
+    """Sum over the scores that came in time: from the step that made the proposal to its score."""
 
     def __post_init__(self) -> None:
         """Count for each tier."""

@@ -10,10 +10,12 @@ from ..config import MeshSettings
 from ..engine.engine import Engine
 from ..errors import AllroadsError, StartupError
 from ..memory import resolve_memory
+from ..mesh.joined_call import joined_call
 from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status
 from ..mesh.stream import Outbox, serve_stream
 from ..mesh.tls import server_credentials
+from ..mesh.tracing import Tracer, open_tracer
 from ..mesh.wire import model_pb2, model_pb2_grpc
 from ..model.decode_host import DecodeHost
 from ..model.warm_up import warm_up
@@ -37,10 +39,13 @@ SERVICE_NAME = model_pb2.DESCRIPTOR.services_by_name["HomeService"].full_name
 class HomeServicer(model_pb2_grpc.HomeServiceServicer):
     """Adapts messages to the decode loop and back."""
 
-    def __init__(self, description: model_pb2.DescribeResponse, clients: Clients, largest: TierPeer) -> None:
+    def __init__(
+        self, description: model_pb2.DescribeResponse, clients: Clients, largest: TierPeer, tracer: Tracer
+    ) -> None:
         self._description = description
         self._clients = clients
         self._largest = largest
+        self._tracer = tracer
 
     async def Describe(  # noqa: N802 (named by the proto)
         self,
@@ -74,7 +79,8 @@ class HomeServicer(model_pb2_grpc.HomeServiceServicer):
     ) -> model_pb2.PromptLogprobsResponse:
         """What the largest model thinks of each token of a prompt."""
         try:
-            return await self._largest.prompt_logprobs(request, context.time_remaining())
+            with joined_call(self._tracer, "read prompt", context) as traceparent:
+                return await self._largest.prompt_logprobs(request, context.time_remaining(), traceparent)
         except AllroadsError as error:
             await context.abort(grpc_status(error), error.message)
             raise
@@ -87,8 +93,7 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         StartupError: the model cannot be loaded, a peer does not fit, or the address cannot be bound.
         Internal: the decode loop failed.
     """
-    policies = PolicyRegistry.load()
-    _require_policy(settings, policies)
+    policies = _policies_for(settings)
     settings = resolve_memory(settings)
     engine = await asyncio.to_thread(Engine.load, settings.slm)
     await asyncio.to_thread(warm_up, engine)
@@ -98,7 +103,8 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
     router = RouterPeer(settings.router.address, size, engine.facts, host.post, settings.tls)
     larger = _larger_tiers(settings, engine, host)
     peers = [router, *larger.values()]
-    clients = Clients(host.post)
+    tracer = open_tracer("slm")
+    clients = Clients(host.post, tracer)
     tasks: list[asyncio.Task[None]] = []
 
     def deliver(outbound: Outbound) -> None:
@@ -114,7 +120,7 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         require_routers_for_mesh(descriptions[-1], router.scorers)
         require_default_policy(policies.get(settings.slm.policy), router.scorers)
         description = describe_home(engine, settings.slm, policies, names, descriptions, router.scorers)
-        servicer = HomeServicer(description, clients, larger[max(larger)])
+        servicer = HomeServicer(description, clients, larger[max(larger)], tracer)
         model_pb2_grpc.add_HomeServiceServicer_to_server(servicer, server.grpc)
         served = [policies.get(policy.name) for policy in description.mesh.policies]
         await probe_all(clients, served, num_tiers=len(names))
@@ -133,6 +139,7 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         decisions,
         num_tiers=len(names),
         deliver=lambda outbound: host.in_loop(deliver, outbound),
+        tracer=tracer,
     )
     server = ServiceServer([SERVICE_NAME], max_message_bytes=size)
     host.start(home.turn)
@@ -149,12 +156,15 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         host.stop()
         for peer in peers:
             await peer.close()
-        await asyncio.to_thread(decisions.close)
+        await asyncio.gather(asyncio.to_thread(decisions.close), asyncio.to_thread(tracer.close))
 
 
-def _require_policy(settings: MeshSettings, policies: PolicyRegistry) -> None:
+def _policies_for(settings: MeshSettings) -> PolicyRegistry:
+    """All policies, the default one among them."""
+    policies = PolicyRegistry.load()
     if settings.slm.policy not in {policy.name for policy in policies.all()}:
         raise StartupError(f"slm.policy: unknown policy {settings.slm.policy!r}", field="slm.policy")
+    return policies
 
 
 def _larger_tiers(settings: MeshSettings, engine: Engine, host: DecodeHost[Command]) -> dict[int, TierPeer]:

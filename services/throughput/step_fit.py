@@ -13,7 +13,7 @@ from .setting import Floats, StepCurve, floats
 
 KNOTS = tuple(2**power for power in range(9))
 """Rows at which a curve is known: 1 to 256."""
-HALF_LIFE_S = 20.0
+HALF_LIFE_S = 8.0
 """Of a step's weight, in time in which steps were seen: what stands still tells nothing new, and forgets nothing."""
 
 _LONGEST_GAP_S = 2.0

@@ -56,6 +56,14 @@ async def test_one_token(http: httpx.AsyncClient) -> None:
     assert reply["choices"][0]["finish_reason"] == "length"
 
 
+async def test_a_prompt_that_is_only_scored(http: httpx.AsyncClient) -> None:
+    reply = await _complete(http, prompt="hi", max_tokens=0, echo=True, logprobs=1)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["choices"][0]["text"] == "hi"
+    assert reply.json()["usage"]["completion_tokens"] == 0
+    await _still_serves(http)
+
+
 @pytest.mark.parametrize("policy", ["r2r", "llm", "slm"])
 @pytest.mark.parametrize("max_tokens", [None, 1, 5000])
 async def test_the_smallest_window_rules(policy: str, max_tokens: int | None, http: httpx.AsyncClient) -> None:

@@ -33,6 +33,7 @@ from .security_layers import add_security
 from .stream import EventStream, await_first
 from .tokenize import detokenize, tokenize, tokenizer_info
 from .tool_reply import ToolReply
+from .traced import Traced
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ def make_app(gateway: Gateway) -> FastAPI:
     app.add_exception_handler(AllroadsError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_fault)
+    app.add_middleware(Traced, tracer=gateway.tracer)
     app.add_middleware(Doorkeeper, gateway=gateway)
     routes = _Routes(gateway)
     for path, endpoint, method in (

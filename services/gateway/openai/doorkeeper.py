@@ -13,7 +13,8 @@ from ..admission.door import Places
 from ..gateway import Gateway
 from .errors import error_response
 
-_GENERATING = ("/v1/chat/completions", "/v1/completions")
+GENERATING = ("/v1/chat/completions", "/v1/completions")
+"""Paths of requests for answers."""
 
 
 def client_of(headers: Headers, gateway: Gateway) -> str:
@@ -48,7 +49,7 @@ class Doorkeeper:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with an error where there is no room, else let the application answer."""
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in _GENERATING:
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in GENERATING:
             state = scope.setdefault("state", {})
             if "places" not in state:
                 try:

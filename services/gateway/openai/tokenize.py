@@ -43,18 +43,19 @@ async def tokenize(gateway: Gateway, content: Mapping[str, Any]) -> dict[str, An
     """`{"count", "max_model_len", "tokens", "token_strs"}`.
 
     Raises:
-        InvalidArgument: names the field.
+        InvalidArgument, ContextLengthExceeded: names the field.
     """
     body = TokenizeBody.of(content)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidArgument("give either prompt or messages", field="prompt")
-    tokenizer, add_special = gateway.tokenizer, body.add_special_tokens
+    tokenizer, limit, add_special = gateway.tokenizer, gateway.count_limit, body.add_special_tokens
     if body.prompt is not None:
-        tokens = await tokenizer.encode_prompt(body.prompt, add_special_tokens=add_special is not False)
+        text = limit.fit(body.prompt, "prompt")
+        tokens = await tokenizer.encode_prompt(text, add_special_tokens=add_special is not False)
     else:
         messages = to_conversation(body.messages or [])
         options = body.template_options(body.tools)
-        tokens = await tokenizer.encode_chat(messages, options, add_special_tokens=add_special is True)
+        tokens = await tokenizer.encode_chat(messages, options, add_special_tokens=add_special is True, limit=limit)
     mesh, names = gateway.mesh, tokenizer.vocabulary.tokens
     return {
         "count": len(tokens),

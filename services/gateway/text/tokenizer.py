@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from ...errors import InvalidArgument
 from ...vocabulary import Vocabulary, load_vocabulary, read_json
+from ..security.prompt_size import TextLimit
 from .answer import AnswerText
 from .template import ChatTemplate, Message, load_template
 from .template_options import TemplateOptions
@@ -39,6 +40,8 @@ class TextTokenizer:
         self._template = template
         self._bos_id = tokenizer.token_to_id(vocabulary.special_tokens.get("bos_token", ""))
         self.vocabulary = vocabulary
+        self.longest_token = max(map(len, vocabulary.tokens), default=1)
+        """The most characters of a text that one token stands for."""
         self.config = config
         decoder = tokenizer.decoder
         self.token_texts = TokenTexts(vocabulary.tokens, " ".join if decoder is None else decoder.decode)
@@ -65,22 +68,26 @@ class TextTokenizer:
         options: TemplateOptions = _AS_USUAL,
         *,
         add_special_tokens: bool = False,
+        limit: TextLimit | None = None,
     ) -> list[int]:
         """Ids of a conversation. The template writes the special tokens itself, so none is added unless asked for.
 
         Raises:
             InvalidArgument: the model has no template, or the template refuses the messages.
+            ContextLengthExceeded: their text is longer than the limit.
         """
         template = self._template
         if template is None:
             raise InvalidArgument("the model has no chat template; use /v1/completions", field="messages")
         num_characters = sum(len(message["content"] or "") for message in messages)
-        return await self._apart(
-            num_characters,
-            lambda: self._encode(
-                template.render(messages, options), add_special_tokens=add_special_tokens, field="messages"
-            ),
-        )
+
+        def work() -> list[int]:
+            text = template.render(messages, options)
+            if limit is not None:
+                text = limit.fit(text, "messages")
+            return self._encode(text, add_special_tokens=add_special_tokens, field="messages")
+
+        return await self._apart(num_characters, work)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out."""
@@ -107,7 +114,8 @@ class TextTokenizer:
 
     def _encode(self, text: str, *, add_special_tokens: bool, field: str) -> list[int]:
         try:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            # A list of one: for a text by itself the library keeps the interpreter's lock, and everyone waits.
+            return self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
         except TypeError:
             # What the library raises for a lone surrogate, which JSON can spell.
             raise InvalidArgument(
