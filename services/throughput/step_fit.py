@@ -16,7 +16,7 @@ KNOTS = tuple(2**power for power in range(9))
 HALF_LIFE_S = 8.0
 """Of a step's weight, in time in which steps were seen: what stands still tells nothing new, and forgets nothing."""
 
-_LONGEST_GAP_S = 2.0
+_LONGEST_GAP_S = 1.0
 _MOST_EFFECTIVE = 20_000.0
 _LONGEST_STEP_S = 60.0
 _OUTLIER = 5.0
