@@ -113,6 +113,20 @@ class ModelSettings(_Frozen):
     """Sequences that may wait for KV; one more is refused."""
     shares_prefixes: bool = True
     """Whether sequences that begin alike share the KV of what they have in common."""
+    attention: Literal["auto", "flashinfer", "sdpa"] = "auto"
+    """How attention over paged KV is computed on a GPU. "auto": by flashinfer where it is there and fits, else by
+    torch's own kernels, which are slower. On the CPU it is always torch's."""
+    batch_invariant: bool = False
+    """Whether a GPU must compute each row's attention the same way whatever rows are beside it; slower for few rows
+    with long texts. Matrix products may still differ in the last bits (docs/gpu.md)."""
+    graphs: Literal["auto", "off"] = "auto"
+    """Whether steps of frequent shapes are captured as CUDA graphs at start, and then launched at once."""
+    max_graph_tokens: Positive = 128
+    """Token positions of the largest step that is captured."""
+    stream_priority: Literal["normal", "high"] = "normal"
+    """Of the model's work on a GPU that several services share within one process; "high" goes first."""
+    tensor_parallel: Positive = 1
+    """GPUs over which the model's matrices are cut, each of which keeps the KV of its part of the heads."""
 
     @property
     def allotted_kv_tokens(self) -> int:
@@ -137,6 +151,11 @@ class TierSettings(ModelSettings):
     """Whether a request's prompt is computed before it is first handed off."""
     opinions: bool = True
     """Whether it says of each token that the small model wrote alone if it would have written the same."""
+    adopts_from: Address = ""
+    """Another service of the same model on the same host, such as the one that this one replaces: KV that it holds of a
+    sequence's beginning is copied from there and not computed anew (docs/operations.md). Empty: nobody is asked."""
+    lends_kv: bool = False
+    """Whether others may copy KV from here; on the CPU the pool then lies in shared memory."""
     opinions_path: Path | None = None
     """File to which opinions are appended as labels for training, one JSON object a hand-off; holds users' tokens."""
 
@@ -197,6 +216,10 @@ class RouterSettings(_Frozen):
     """As torch names it: `cpu`, `cuda:0`."""
     num_threads: Positive = 1
     """torch threads."""
+    graphs: Literal["auto", "off"] = "auto"
+    """Whether the scorers' passes over batches of up to 64 rows are captured as CUDA graphs at start."""
+    stream_priority: Literal["normal", "high"] = "high"
+    """Of the scorers' work on a GPU that several services share within one process; "high" goes first."""
 
 
 class AdmissionSettings(_Frozen):

@@ -17,12 +17,13 @@ SOURCES = sorted(path for path in SERVICES.rglob("*.py") if GENERATED not in pat
 SHARED = ""
 """Files that lie directly in the package: errors, config, vocabulary and the like."""
 _BOTTOM = {SHARED}
-_POLICIES = _BOTTOM | {"engine", "mesh"}
+_POLICIES = _BOTTOM | {"cuda", "engine", "mesh"}
 _SERVICE = _POLICIES | {"policies", "model"}
 ALLOWED = {
     SHARED: _BOTTOM,
-    "engine": _BOTTOM,
-    "mesh": _BOTTOM,
+    "cuda": _BOTTOM,
+    "engine": _BOTTOM | {"cuda"},
+    "mesh": _BOTTOM | {"cuda"},
     "policies": _BOTTOM | {"engine"},
     "throughput": _BOTTOM,
     # Of the mesh only the generated messages.
@@ -43,6 +44,7 @@ ALLOWED = {
 """Which folders a folder may import from, besides itself."""
 
 BANNED = {
+    "cuda": {"grpc", "socket", "fastapi", "httpx", "transformers"},
     "engine": {"grpc", "socket", "fastapi", "httpx"},
     "policies": {"grpc", "socket", "fastapi", "httpx"},
     "gateway": {"torch", "transformers"},

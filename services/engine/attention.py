@@ -39,6 +39,8 @@ class KvShape:
     head_dim: int
     num_blocks: int
     block_size: int
+    num_heads: int
+    """Of queries, which share the KV heads evenly."""
 
 
 class Plan(Protocol):
@@ -69,6 +71,32 @@ class AttentionBackend(Protocol):
 
     def clear(self, blocks: list[int]) -> None:
         """Overwrite what blocks hold, so that NaN in them cannot reach the next who gets them."""
+        ...
+
+
+class FixedPlan(Plan, Protocol):
+    """A plan whose tensors stay where they are, so that a pass that was recorded with it can be replayed for others."""
+
+    def fill(self, rows: list[Row]) -> None:
+        """Plan a step of these rows in place.
+
+        There may be fewer of them, or of their tokens, than the plan was made for. Tokens of the pass beyond theirs
+        are padding: what is attended for these means nothing, and what is stored of them touches no block of a row.
+
+        Args:
+            rows: rows of the step, whose packed tokens are the first of the pass.
+        """
+        ...
+
+
+class FixedPlanBackend(AttentionBackend, Protocol):
+    """A backend that can be recorded."""
+
+    def fixed_plan(self, num_rows: int, num_tokens: int) -> FixedPlan:
+        """A plan for steps of up to so many rows and tokens, filled so that a pass can be run at once.
+
+        Where both numbers are equal each row has one token. Only the tokens' number is the pass's own.
+        """
         ...
 
 

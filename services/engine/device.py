@@ -5,9 +5,11 @@ from typing import Protocol
 
 import torch
 
+from ..config import ModelSettings
 from ..errors import StartupError
 from .attention import AttentionBackend, KvShape
-from .runner import Forward
+from .cuda_device import CudaDevice
+from .runner import Forward, ModelRunner, Runner
 from .sdpa_attention import SdpaBackend
 
 
@@ -31,8 +33,11 @@ class Device(Protocol):
         """
         ...
 
-    def capture(self, forward: Forward) -> Forward:
-        """The same pass with as little cost of launching it as the device allows."""
+    def runner(self, forward: Forward, backend: AttentionBackend, num_tokens: int) -> Runner:
+        """What runs steps with a pass over a backend, at as little cost of launching them as the device allows.
+
+        `num_tokens`: ids that the tokenizer knows; rows of the output layer beyond are padding.
+        """
         ...
 
     def describe(self) -> str:
@@ -53,9 +58,9 @@ class CpuDevice:
         """See `Device.attention`."""
         return SdpaBackend(shape, num_slots=num_slots, max_blocks=max_blocks, dtype=dtype)
 
-    def capture(self, forward: Forward) -> Forward:
-        """See `Device.capture`. A CPU launches nothing, so there is nothing to save."""
-        return forward
+    def runner(self, forward: Forward, backend: AttentionBackend, num_tokens: int) -> ModelRunner:
+        """See `Device.runner`. A CPU launches nothing, so there is nothing to save."""
+        return ModelRunner(forward, backend, num_tokens, self.torch_device)
 
     def describe(self) -> str:
         """See `Device.describe`."""
@@ -63,16 +68,18 @@ class CpuDevice:
         return f"cpu ({capability}, {torch.get_num_threads()} thread(s)): attention by sdpa, steps run directly"
 
 
-def pick_device(name: str) -> Device:
-    """The device of a name as torch writes it.
+def pick_device(settings: ModelSettings) -> Device:
+    """The device that a model's settings name, as torch writes it.
 
     Raises:
-        StartupError: it is not supported.
+        StartupError: it is not supported, or not there.
     """
     try:
-        kind = torch.device(name).type
+        device = torch.device(settings.device)
     except RuntimeError as error:
-        raise StartupError(f"device {name!r} is none that torch knows: {error}", field="device") from error
-    if kind != "cpu":
-        raise StartupError(f"device {name!r} is not supported, only cpu is", field="device")
+        raise StartupError(f"device {settings.device!r} is none that torch knows: {error}", field="device") from error
+    if device.type == "cuda":
+        return CudaDevice(device, settings)
+    if device.type != "cpu":
+        raise StartupError(f"device {settings.device!r} is not supported, only cpu and cuda are", field="device")
     return CpuDevice()

@@ -24,7 +24,7 @@ from .loading import DTYPES, load_config, load_model
 from .logprobs import TokenLogprobs, token_logprobs
 from .matcher import GrammarBuilder
 from .opinions import Opinion, first_output, opinion_on
-from .runner import ModelRunner, Output
+from .runner import Output, Runner
 from .sampling import is_sound, sample
 from .scheduler import Batch, Scheduler
 from .self_check import pick_forward
@@ -86,7 +86,7 @@ class Engine:
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: Runner,
         backend: AttentionBackend,
         scheduler: Scheduler,
         facts: ModelFacts,
@@ -114,7 +114,7 @@ class Engine:
         Raises:
             StartupError: its files are missing, damaged, or do not fit each other or the settings.
         """
-        device = pick_device(settings.device)
+        device = pick_device(settings)
         vocabulary = load_vocabulary(settings.path)
         config = load_config(settings.path)
         if config.vocab_size < len(vocabulary):
@@ -132,6 +132,7 @@ class Engine:
             head_dim=kv.head_dim,
             num_blocks=settings.allotted_kv_tokens // block_size,
             block_size=block_size,
+            num_heads=config.num_attention_heads,
         )
         kv_bytes = kv.num_bytes(settings.dtype)
         _require_memory(kv_bytes * shape.num_blocks * block_size, device.memory_bytes())
@@ -159,7 +160,7 @@ class Engine:
             kv_bytes_per_token=kv_bytes,
         )
         forward = pick_forward(model, device, shape, max_context)
-        runner = ModelRunner(forward, backend, len(vocabulary), device.torch_device)
+        runner = device.runner(forward, backend, len(vocabulary))
         grammars = GrammarBuilder(settings.path, vocabulary.eos_token_ids)
         return cls(runner, backend, scheduler, facts, grammars)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..cuda.upload import upload
 from .attention import AttentionBackend, Plan, Row
 
 
@@ -18,6 +19,21 @@ class Output:
     """[outputs, output rows], raw, padding rows of the vocabulary at -inf."""
     hidden_states: Tensor
     """[outputs, hidden], after the final norm: what the LM head multiplies."""
+
+
+class Runner(Protocol):
+    """Runs the steps of one model."""
+
+    def forward(self, rows: list[Row], token_ids: list[int]) -> Output:
+        """Compute the KV of the rows' tokens, and logits and hidden state at the last `num_outputs` of each row.
+
+        What it gives is good until its next call.
+
+        Args:
+            rows: rows of the step.
+            token_ids: the rows' new tokens, end to end.
+        """
+        ...
 
 
 class Forward(Protocol):
@@ -72,21 +88,16 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, rows: list[Row], token_ids: list[int]) -> Output:
-        """Compute the KV of the rows' tokens, and logits and hidden state at the last `num_outputs` of each row.
-
-        Args:
-            rows: rows of the step.
-            token_ids: the rows' new tokens, end to end.
-        """
+        """See `Runner.forward`."""
         positions: list[int] = []
         outputs: list[int] = []
         for row in rows:
             positions += range(row.start, row.end)
             outputs += range(len(positions) - row.num_outputs, len(positions))
         logits, hidden_states = self._forward(
-            torch.tensor(token_ids, device=self._device),
-            torch.tensor(positions, device=self._device),
-            torch.tensor(outputs, device=self._device),
+            upload(token_ids, self._device),
+            upload(positions, self._device),
+            upload(outputs, self._device),
             self._backend.plan(rows),
         )
         if logits.shape[-1] > self._num_tokens:

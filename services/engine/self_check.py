@@ -1,6 +1,7 @@
 """Which forward pass an engine uses: the fused one where it is proven to compute what transformers does."""
 
 import logging
+from dataclasses import replace
 
 import torch
 from transformers import PreTrainedModel
@@ -33,13 +34,13 @@ def pick_forward(model: PreTrainedModel, device: Device, shape: KvShape, max_con
             reason = f"the fused pass differs by {difference:.1e}"
     kind = "transformers" if chosen is plain else "fused"
     logger.info("%s; forward pass: %s, %s", device.describe(), kind, reason)
-    return device.capture(chosen)
+    return chosen
 
 
 @torch.inference_mode()
 def _difference(first: Forward, second: Forward, model: PreTrainedModel, device: Device, shape: KvShape) -> float:
     """Largest difference of logits, over the largest logit, in two sequences: prefills, a short extend and decoding."""
-    small = KvShape(shape.num_layers, shape.num_kv_heads, shape.head_dim, 2 * _NUM_TOKENS // _BLOCK_SIZE, _BLOCK_SIZE)
+    small = replace(shape, num_blocks=2 * _NUM_TOKENS // _BLOCK_SIZE, block_size=_BLOCK_SIZE)
     vocab_size = model.get_output_embeddings().weight.shape[0]
     tokens = [(7 + 31 * index) % vocab_size for index in range(_NUM_TOKENS)]
     logits = []
