@@ -16,3 +16,8 @@ def upload(values: Sequence[Any], device: torch.device, dtype: torch.dtype | Non
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype, device=device)
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+
+
+def upload_tensor(host: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device, by the same way; on the CPU it is the tensor itself."""
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)

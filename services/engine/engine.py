@@ -8,24 +8,27 @@ sequence).
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ..config import CatchUp, ModelSettings
+from ..cuda.upload import upload
 from ..errors import AllroadsError, NotANumber, StartupError
 from ..model_identity import identify_model
 from ..model_size import token_kv
 from ..vocabulary import Vocabulary, load_vocabulary
 from .attention import AttentionBackend, KvShape, Row
 from .block_pool import BlockPool
+from .choices import choose
 from .device import pick_device
 from .loading import DTYPES, load_config, load_model
-from .logprobs import TokenLogprobs, token_logprobs
+from .logprobs import TokenLogprobs
 from .matcher import GrammarBuilder
-from .opinions import Opinion, first_output, opinion_on
+from .opinions import Opinion, Past, first_output, opinion_on, places_of_opinion
 from .runner import Output, Runner
-from .sampling import is_sound, sample
+from .sampling_params import Row as SamplingRow
 from .scheduler import Batch, Scheduler
 from .self_check import pick_forward
 from .sequence import Sequence, State
@@ -79,6 +82,20 @@ class Step:
     """Sequences for which the step was run, also those that need more of them; not what it computed ahead."""
     num_positions: int
     """Token positions that it computed, those ahead among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the outputs of one row of a step are for."""
+
+    is_complete: bool
+    """Whether all tokens of the sequence are computed, for somebody who waits for what comes next."""
+    proposes: bool
+    has_drafts: bool
+    opinion: range
+    """Tokens of the sequence on which an opinion is wanted."""
+    wishes: dict[int, SamplingRow]
+    """By output among those of the step, as `choose` takes them."""
 
 
 class Engine:
@@ -254,59 +271,69 @@ class Engine:
         return step
 
     def _propose(self, batch: Batch, rows: list[Row], output: Output) -> Step:
-        """Draw a token for each row that is complete and sound; say what was asked of the others."""
-        sound = is_sound(output.logits).tolist()
+        """Choose a token for each row that is complete and sound; say what was asked of the others."""
+        ends = list(accumulate(row.num_outputs for row in rows))
+        asked = [self._ask(sequence, row, end) for (sequence, _), row, end in zip(batch, rows, ends, strict=True)]
+        wishes = {index: wish for one in asked for index, wish in one.wishes.items()}
+        choices = choose(output, wishes, [end - 1 for one, end in zip(asked, ends, strict=True) if one.proposes])
         kept: list[int] = []
         sequences: list[Sequence] = []
         opinions: list[Opinion] = []
         drafted: list[Drafted] = []
         failed: list[Sequence] = []
-        end = 0
-        for (sequence, _), row in zip(batch, rows, strict=True):
-            begin, end = end, end + row.num_outputs
-            if not all(sound[begin:end]):
+        for (sequence, _), row, end, one in zip(batch, rows, ends, asked, strict=True):
+            begin, start = end - row.num_outputs, row.end - row.num_outputs + 1
+            chosen = choices.token_ids[begin:end]
+            if min(chosen, default=0) < 0:
                 self._disown(sequence)
                 failed.append(sequence)
                 continue
-            start, own = row.end - row.num_outputs + 1, output.logits[begin:end]
-            if row.end > sequence.opinions_from - 1:
-                opinion = opinion_on(sequence, start, own)
-                opinions += [opinion] if opinion else []
-            if row.end > sequence.drafts_from - 1:
-                wanted = slice(max(0, sequence.drafts_from - start), None)
-                sequence.draft_logits.append(own[wanted])
+            if one.opinion:
+                own = chosen[one.opinion.start - start : one.opinion.stop - start]
+                opinions.append(opinion_on(sequence, one.opinion, own))
+            if one.has_drafts:
+                wanted = slice(begin + max(0, sequence.drafts_from - start), end)
+                sequence.draft_logits.append(output.logits[wanted])
                 if sequence.keeps_hidden_states:
-                    sequence.draft_hidden_states.append(output.hidden_states[begin:end][wanted])
-            if sequence.num_uncomputed or sequence.is_ahead:
+                    sequence.draft_hidden_states.append(output.hidden_states[wanted])
+            if not one.is_complete:
                 continue
             if not sequence.is_prompt_registered:
                 self._register_prompt(sequence)
             if sequence.draft_logits:
                 drafted.append(_take_drafted(sequence))
-                continue
-            if not sequence.can_go_on:
+            elif one.proposes:
+                kept.append(end - 1)
+                sequences.append(sequence)
+            else:
                 failed.append(sequence)
-                continue
-            kept.append(end - 1)
-            sequences.append(sequence)
         logits, hidden_states = output.logits, output.hidden_states
-        if len(kept) < end:
-            index = torch.tensor(kept, dtype=torch.int64, device=logits.device)
+        if len(kept) < len(logits):
+            index = upload(kept, logits.device, torch.int64)
             logits, hidden_states = logits[index], hidden_states[index]
-        proposals = sample(logits, sequences).tolist() if sequences else []
-        logprobs = token_logprobs(logits, sequences, proposals)
         return Step(
             sequences,
-            proposals,
+            [choices.token_ids[index] for index in kept],
             logits,
             hidden_states,
-            logprobs,
+            [choices.logprobs.get(index) for index in kept],
             opinions,
             drafted,
             failed,
             wanted=[sequence for sequence, _ in batch if not sequence.is_ahead],
             num_positions=sum(count for _, count in batch),
         )
+
+    def _ask(self, sequence: Sequence, row: Row, end: int) -> "_Asked":
+        """What a row's outputs, which end at `end` among all, are for. Nothing of what they hold is known yet."""
+        has_drafts = row.end > sequence.drafts_from - 1
+        is_complete = not sequence.num_uncomputed and not sequence.is_ahead
+        proposes = is_complete and not has_drafts and not sequence.draft_logits and sequence.can_go_on
+        opinion = places_of_opinion(sequence, row.end - row.num_outputs + 1, row.num_outputs)
+        wishes: dict[int, SamplingRow] = {end - 1: sequence} if proposes else {}
+        if opinion and not sequence.sampling.takes_likeliest:
+            wishes |= {end - 1 - row.end + length: Past(sequence, length) for length in opinion}
+        return _Asked(is_complete, proposes, has_drafts, opinion, wishes)
 
     def _register_prompt(self, sequence: Sequence) -> None:
         """Let others share a prompt as soon as it is computed; not its last token, which may be fed again."""

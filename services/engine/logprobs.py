@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..cuda.upload import upload
 from .sampling_params import Row
 
 NO_PROBABILITY = -9999.0
@@ -38,23 +39,56 @@ def token_logprobs(logits: Tensor, rows: SequenceOf[Row], token_ids: SequenceOf[
     """
     found: list[TokenLogprobs | None] = [None] * len(rows)
     asking = [index for index, row in enumerate(rows) if row.sampling.num_logprobs is not None]
-    if not asking:
-        return found
-    counts = [rows[index].sampling.num_logprobs or 0 for index in asking]
-    raw = logits[asking].float()
-    logprobs = raw.log_softmax(dim=-1)
-    written = torch.tensor([[token_ids[index]] for index in asking], device=logits.device)
-    top_ids = _likeliest(raw, min(max(counts), raw.shape[-1]))
-    of_written = logprobs.gather(1, written).squeeze(1).tolist()
-    of_top = logprobs.gather(1, top_ids).tolist()
-    for index, count, logprob, ids, values in zip(asking, counts, of_written, top_ids.tolist(), of_top, strict=True):
-        top = [(token_id, value) for token_id, value in zip(ids[:count], values, strict=False) if math.isfinite(value)]
-        found[index] = TokenLogprobs(
-            logprob if math.isfinite(logprob) else NO_PROBABILITY,
-            tuple(token_id for token_id, _ in top),
-            tuple(value for _, value in top),
-        )
+    if asking:
+        written = upload([token_ids[index] for index in asking], logits.device)
+        likely = likely_tokens(logits[asking], [rows[index] for index in asking], written)
+        for index, entry in zip(asking, likely.entries(), strict=True):
+            found[index] = entry
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyTokens:
+    """What is told of n positions, where it was worked out."""
+
+    counts: list[int]
+    """How many of the likeliest each wants."""
+    token_ids: Tensor
+    """int64 [n, largest count]: the likeliest."""
+    logprobs: Tensor
+    """float [n, 1 + largest count]: of the token written, then of the likeliest."""
+
+    def entries(self) -> list[TokenLogprobs]:
+        """One for each position. Waits for the device."""
+        return [
+            _entry(logprob, [pair for pair in zip(ids[:count], values, strict=False) if math.isfinite(pair[1])])
+            for count, ids, (logprob, *values) in zip(
+                self.counts, self.token_ids.tolist(), self.logprobs.tolist(), strict=True
+            )
+        ]
+
+
+def likely_tokens(logits: Tensor, rows: SequenceOf[Row], written: Tensor) -> LikelyTokens:
+    """Work out what `token_logprobs` tells, without waiting for the device.
+
+    Args:
+        logits: float [n, vocabulary], raw; rows of padding already -inf.
+        rows: n rows, all of which ask.
+        written: int64 [n].
+    """
+    raw = logits.float()
+    counts = [row.sampling.num_logprobs or 0 for row in rows]
+    top_ids = _likeliest(raw, min(max(counts), raw.shape[-1]))
+    logprobs = raw.log_softmax(dim=-1).gather(1, torch.cat([written.unsqueeze(1), top_ids], dim=1))
+    return LikelyTokens(counts, top_ids, logprobs)
+
+
+def _entry(logprob: float, top: list[tuple[int, float]]) -> TokenLogprobs:
+    return TokenLogprobs(
+        logprob if math.isfinite(logprob) else NO_PROBABILITY,
+        tuple(token_id for token_id, _ in top),
+        tuple(value for _, value in top),
+    )
 
 
 def _likeliest(logits: Tensor, count: int) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence as SequenceOf
 import torch
 from torch import Tensor
 
+from ..cuda.upload import upload, upload_tensor
 from .sampling_params import Row
 
 
@@ -28,8 +29,8 @@ def mask_logits(logits: Tensor, rows: SequenceOf[Row]) -> None:
     width = max(map(len, masks))
     packed = torch.frombuffer(bytearray().join(mask.ljust(width, b"\0") for mask in masks), dtype=torch.uint8)
     bits = torch.arange(8, dtype=torch.uint8, device=logits.device)
-    allowed = (packed.to(logits.device).view(len(masks), width, 1) >> bits & 1).flatten(1).bool()
-    places = torch.tensor(indices, device=logits.device)
+    allowed = (upload_tensor(packed, logits.device).view(len(masks), width, 1) >> bits & 1).flatten(1).bool()
+    places = upload(indices, logits.device)
     num_known = min(allowed.shape[1], logits.shape[1])
     own = logits[places]
     own[:, :num_known].masked_fill_(~allowed[:, :num_known], float("-inf"))

@@ -7,10 +7,8 @@ same prefix and with the same draw. No pass is run for it: the tokens must be fe
 import sys
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from .matcher import Matcher
-from .sampling import SamplingParams, sample
+from .sampling import SamplingParams
 from .sequence import Sequence
 
 
@@ -67,22 +65,25 @@ def first_output(sequence: Sequence, end: int) -> int:
     return max(sequence.num_computed, min(end, sequence.opinions_from, sequence.drafts_from) - 1)
 
 
-def opinion_on(sequence: Sequence, start: int, logits: Tensor) -> Opinion | None:
-    """The opinion on tokens [start, ...) of a sequence: as many as are known and no drafts get one.
+def places_of_opinion(sequence: Sequence, start: int, count: int) -> range:
+    """The tokens of a sequence on which there is to be an opinion: those that are known, wanted and no drafts.
 
     Args:
         sequence: its tokens.
-        start: index of the token that the first row of logits predicts.
-        logits: [n, vocabulary], raw.
+        start: index of the token that the first of `count` rows of logits predicts.
+        count: rows of logits.
     """
-    first, end = max(start, sequence.opinions_from), min(len(sequence), sequence.drafts_from)
-    last = min(start + len(logits), end)
-    if first >= last:
-        return None
-    chosen = logits[first - start : last - start]
-    if sequence.sampling.is_greedy and not sequence.sampling.adjusts_logits:
-        token_ids = chosen.argmax(dim=-1)
-    else:
-        token_ids = sample(chosen, [Past(sequence, length) for length in range(first, last)])
-    sequence.opinions_from = last if last < end else sys.maxsize
-    return Opinion(sequence, first, token_ids.tolist())
+    return range(max(start, sequence.opinions_from), min(start + count, len(sequence), sequence.drafts_from))
+
+
+def opinion_on(sequence: Sequence, places: range, token_ids: list[int]) -> Opinion:
+    """The opinion on those tokens; what comes after them still waits for one.
+
+    Args:
+        sequence: its tokens.
+        places: what `places_of_opinion` gave, not empty.
+        token_ids: what the model would have written there, parallel to `places`.
+    """
+    end = min(len(sequence), sequence.drafts_from)
+    sequence.opinions_from = places.stop if places.stop < end else sys.maxsize
+    return Opinion(sequence, places.start, token_ids)

@@ -13,6 +13,7 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
+from ..cuda.upload import upload_tensor
 from .masking import mask_logits
 from .sampling_params import Row
 
@@ -49,7 +50,7 @@ class _Cells:
         return self._tensor(self._values, torch.float32)
 
     def _tensor(self, numbers: "array[int] | array[float]", dtype: torch.dtype) -> Tensor:
-        return torch.frombuffer(numbers, dtype=dtype).to(self._device)
+        return upload_tensor(torch.frombuffer(numbers, dtype=dtype), self._device)
 
 
 def adjust_logits(logits: Tensor, rows: SequenceOf[Row]) -> None:

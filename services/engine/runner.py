@@ -19,6 +19,20 @@ class Output:
     """[outputs, output rows], raw, padding rows of the vocabulary at -inf."""
     hidden_states: Tensor
     """[outputs, hidden], after the final norm: what the LM head multiplies."""
+    greedy: Tensor
+    """int64 [outputs]: the likeliest token of each, or -1 where none can be told; see `greedy_tokens`."""
+
+
+def greedy_tokens(logits: Tensor) -> Tensor:
+    """The likeliest token of each row, of equals the lowest id, int64 [n].
+
+    -1 for a row that is not sound: NaN in it, something infinitely likely, or nothing that is possible.
+
+    Args:
+        logits: float [n, vocabulary], raw.
+    """
+    best, token_ids = logits.max(dim=-1)
+    return torch.where(best.isfinite(), token_ids, -1)
 
 
 class Runner(Protocol):
@@ -27,7 +41,7 @@ class Runner(Protocol):
     def forward(self, rows: list[Row], token_ids: list[int]) -> Output:
         """Compute the KV of the rows' tokens, and logits and hidden state at the last `num_outputs` of each row.
 
-        What it gives is good until its next call.
+        What it gives is the caller's own.
 
         Args:
             rows: rows of the step.
@@ -102,4 +116,4 @@ class ModelRunner:
         )
         if logits.shape[-1] > self._num_tokens:
             logits[:, self._num_tokens :] = float("-inf")
-        return Output(logits, hidden_states)
+        return Output(logits, hidden_states, greedy_tokens(logits))

@@ -77,6 +77,11 @@ class SamplingParams:
             or self.grammar is not None
         )
 
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether the token is the likeliest by the model's own logits."""
+        return self.is_greedy and not self.adjusts_logits
+
     def require_known_ids(self, num_tokens: int) -> None:
         """Refuse token ids beyond a vocabulary of `num_tokens`.
 

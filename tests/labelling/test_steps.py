@@ -218,7 +218,8 @@ def test_a_model_that_gives_no_numbers_costs_only_the_problem(pair: Path) -> Non
 
 def poison(engine: Engine, token_id: int) -> None:
     """Make the model's input embedding of a token NaN."""
-    forward: Any = engine._runner._forward
+    runner: Any = engine._runner
+    forward: Any = runner._forward
     # Not in place: the output layer is the same tensor.
     forward._embedding = forward._embedding.detach().clone()
     forward._embedding[token_id] = float("nan")

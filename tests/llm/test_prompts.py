@@ -8,6 +8,7 @@ import torch
 from allroads.config import ModelSettings
 from allroads.engine.engine import Engine
 from allroads.engine.logprobs import TokenLogprobs
+from allroads.engine.runner import Output
 from allroads.errors import AllroadsError, ContextLengthExceeded, InvalidArgument
 from allroads.llm.prompts import MAX_PLACES, Answer, LeavePrompt, ReadPrompt
 from allroads.llm.tier import Command, Tier, Visit
@@ -119,8 +120,7 @@ def test_nan_ends_the_prompt_only(tier: Tier, engine: Engine, monkeypatch: pytes
 
     def broken(rows: list, token_ids: list[int]):  # type: ignore[no-untyped-def, type-arg]
         output = forward(rows, token_ids)
-        output.logits[:] = float("nan")
-        return output
+        return Output(output.logits * float("nan"), output.hidden_states, output.greedy.fill_(-1))
 
     with monkeypatch.context() as patch:
         patch.setattr(engine._runner, "forward", broken)
