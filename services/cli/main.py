@@ -12,6 +12,7 @@ from .chat import chat
 from .console import exit_code, print_error, stdout
 from .evaluate import evaluate
 from .health import health
+from .kernels import kernels
 from .keys import keys
 from .label import label
 from .plan import plan
@@ -44,6 +45,7 @@ app.command()(plan)
 app.command()(simulate)
 app.command()(train)
 app.command()(calibrate)
+app.command()(kernels)
 app.add_typer(policy, name="policy")
 app.add_typer(keys, name="keys")
 app.add_typer(audit, name="audit")

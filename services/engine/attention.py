@@ -7,8 +7,11 @@ new keys and values go and which cached ones each row reads.
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
+
+from .kv_blocks import KvBlocks
 
 ATTENTION_NAME = "allroads_paged"
 """Value of `attn_implementation` with which models are loaded."""
@@ -73,6 +76,10 @@ class AttentionBackend(Protocol):
         """Overwrite what blocks hold, so that NaN in them cannot reach the next who gets them."""
         ...
 
+    def kv_blocks(self) -> KvBlocks:
+        """The memory that it owns, block by block."""
+        ...
+
 
 class FixedPlan(Plan, Protocol):
     """A plan whose tensors stay where they are, so that a pass that was recorded with it can be replayed for others."""
@@ -116,9 +123,7 @@ def _paged_attention(
     query: [1, heads, tokens, head_dim]; key and value: [1, kv_heads, tokens, head_dim].
     """
     packed = query[0].transpose(0, 1)
-    key_value = key.new_empty(packed.shape[0], 2 * key.shape[1], key.shape[3])
-    key_value[:, : key.shape[1]] = key[0].transpose(0, 1)
-    key_value[:, key.shape[1] :] = value[0].transpose(0, 1)
+    key_value = torch.cat((key[0], value[0])).transpose(0, 1)
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     attended = plan.attend(module.layer_idx, packed, key_value, factor)  # type: ignore[arg-type]
     return attended.view(1, *packed.shape), None
