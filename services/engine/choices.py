@@ -13,7 +13,7 @@ from torch import Tensor
 from ..cuda.upload import upload
 from .logprobs import LikelyTokens, TokenLogprobs, likely_tokens
 from .runner import Output
-from .sampling import sample
+from .sampling import DrawTokens, draw_tokens, sample
 from .sampling_params import Row
 
 
@@ -27,15 +27,18 @@ class Choices:
     """By output, of those that asked."""
 
 
-def choose(output: Output, wishes: Mapping[int, Row], written: Collection[int]) -> Choices:
+def choose(
+    output: Output, wishes: Mapping[int, Row], written: Collection[int], draws: DrawTokens = draw_tokens
+) -> Choices:
     """Choose a token at each output, and wait for the device.
 
     Args:
         output: of the step.
         wishes: by output, the row by whose parameters its token is chosen; elsewhere it is the likeliest.
         written: outputs among the wishes whose token is written, so that its log-probabilities may be asked for.
+        draws: how tokens are drawn.
     """
-    chosen = _choose(output, wishes)
+    chosen = _choose(output, wishes, draws)
     asking = [index for index in written if wishes[index].sampling.num_logprobs is not None]
     if not asking:
         return Choices(chosen.tolist(), {})
@@ -47,13 +50,13 @@ def choose(output: Output, wishes: Mapping[int, Row], written: Collection[int]) 
     return _fetched(chosen, asking, likely)
 
 
-def _choose(output: Output, wishes: Mapping[int, Row]) -> Tensor:
+def _choose(output: Output, wishes: Mapping[int, Row], draws: DrawTokens) -> Tensor:
     """The chosen tokens on the device, int64 [outputs]."""
     drawn = [index for index, row in wishes.items() if not row.sampling.takes_likeliest]
     if not drawn:
         return output.greedy
     places = upload(drawn, output.greedy.device)
-    token_ids = sample(output.logits[places], [wishes[index] for index in drawn])
+    token_ids = sample(output.logits[places], [wishes[index] for index in drawn], draws)
     likeliest = output.greedy[places]
     return output.greedy.index_copy(0, places, torch.where(likeliest < 0, likeliest, token_ids))
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..cuda.launch_counts import LaunchCounts
 from ..cuda.upload import upload
 from .attention import AttentionBackend, Plan, Row
 
@@ -37,6 +38,9 @@ def greedy_tokens(logits: Tensor) -> Tensor:
 
 class Runner(Protocol):
     """Runs the steps of one model."""
+
+    counts: LaunchCounts
+    """How often a step was replayed as a recording, and how often it was not."""
 
     def forward(self, rows: list[Row], token_ids: list[int]) -> Output:
         """Compute the KV of the rows' tokens, and logits and hidden state at the last `num_outputs` of each row.
@@ -95,6 +99,7 @@ class ModelRunner:
 
     def __init__(self, forward: Forward, backend: AttentionBackend, num_tokens: int, device: torch.device) -> None:
         """`num_tokens`: ids that the tokenizer knows; rows of the output layer beyond are padding."""
+        self.counts = LaunchCounts()
         self._forward = forward
         self._backend = backend
         self._num_tokens = num_tokens
@@ -103,6 +108,7 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, rows: list[Row], token_ids: list[int]) -> Output:
         """See `Runner.forward`."""
+        self.counts.num_eager["not recorded"] += 1
         positions: list[int] = []
         outputs: list[int] = []
         for row in rows:

@@ -4,17 +4,36 @@ A draw depends on (seed, position) alone: neither on the batch nor on which mode
 tokens do not change with its neighbours, and a schedule of draws can be known ahead.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 import torch
 from torch import Tensor
 
+from ..cuda.graphed_function import GraphedFunction
+from ..cuda.graphs import Recorder
+from ..cuda.upload import upload
 from .penalties import adjust_logits
 from .sampling_params import Row, SamplingParams
 
-__all__ = ["Row", "SamplingParams", "draw", "is_sound", "probabilities", "sample", "uniform"]
+__all__ = [
+    "DrawTokens",
+    "Row",
+    "SamplingParams",
+    "draw",
+    "draw_tokens",
+    "is_sound",
+    "probabilities",
+    "recorded_draw",
+    "sample",
+    "uniform",
+]
 
 _MASK = (1 << 64) - 1
+_NUM_LIMITS = 5
+
+DrawTokens = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+"""`draw_tokens`, or a recording of it."""
 
 
 def uniform(seed: int, position: int) -> float:
@@ -34,7 +53,37 @@ def is_sound(logits: Tensor) -> Tensor:
     return logits.amax(dim=-1).isfinite()
 
 
-def sample(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
+def draw_tokens(logits: Tensor, limits: Tensor) -> tuple[Tensor, ...]:
+    """The first token of each row, likeliest first, at which the cumulative probability passes the row's own number.
+
+    Can be recorded: nothing waits for the device.
+
+    Args:
+        logits: float32 [n, vocabulary], adjusted.
+        limits: float64 [n, 5]: temperature, top_k, top_p, min_p, and the row's own number.
+
+    Returns:
+        int64 [n], in a tuple as of all functions that are recorded.
+    """
+    weights, order = _kept_weights(logits, limits)
+    return (order.gather(1, draw(weights, limits[:, -1:])).squeeze(1),)
+
+
+def recorded_draw(num_output_rows: int, device: torch.device, recorder: Recorder | None, max_rows: int) -> DrawTokens:
+    """`draw_tokens` for batches of up to `max_rows`, recorded where there is a recorder.
+
+    `num_output_rows`: of the output layer.
+    """
+    if recorder is None:
+        return draw_tokens
+    examples = (
+        torch.zeros((1, num_output_rows), device=device),
+        torch.ones((1, _NUM_LIMITS), dtype=torch.float64, device=device),
+    )
+    return GraphedFunction("sampling", draw_tokens, examples, recorder, max_rows)
+
+
+def sample(logits: Tensor, rows: SequenceOf[Row], draws: DrawTokens = draw_tokens) -> Tensor:
     """One token id for each row, the same whatever the other rows are.
 
     A row that is not sound gets some id, and does not disturb the others. One for which `min_tokens` leaves
@@ -43,6 +92,7 @@ def sample(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
     Args:
         logits: float [n, vocabulary], raw; rows of padding already -inf. Not changed.
         rows: n rows.
+        draws: how tokens are drawn, for rows that are not greedy.
 
     Returns:
         int64 [n].
@@ -51,10 +101,14 @@ def sample(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
     drawn = [index for index, row in enumerate(rows) if not row.sampling.is_greedy]
     if drawn:
         chosen = [rows[index] for index in drawn]
-        token_ids[drawn] = _draw(_adjusted(logits, drawn, chosen), chosen)
+        places = upload(drawn, logits.device)
+        (found,) = draws(_adjusted(logits, places, chosen), _limits(chosen, logits))
+        token_ids.index_copy_(0, places, found)
     greedy = [index for index, row in enumerate(rows) if row.sampling.is_greedy and row.sampling.adjusts_logits]
     if greedy:
-        token_ids[greedy] = _adjusted(logits, greedy, [rows[index] for index in greedy]).argmax(dim=-1)
+        places = upload(greedy, logits.device)
+        found = _adjusted(logits, places, [rows[index] for index in greedy]).argmax(dim=-1)
+        token_ids.index_copy_(0, places, found)
     return token_ids
 
 
@@ -69,7 +123,8 @@ def probabilities(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
         float64 [n, vocabulary]; each sums to 1.
     """
     limits = _limits(rows, logits)
-    weights, order = _kept_weights(_adjusted(logits, list(range(len(rows))), rows), limits)
+    places = torch.arange(len(rows), device=logits.device)
+    weights, order = _kept_weights(_adjusted(logits, places, rows), limits)
     return torch.zeros_like(weights).scatter_(1, order, weights / weights.sum(dim=-1, keepdim=True))
 
 
@@ -90,18 +145,11 @@ def draw(weights: Tensor, points: Tensor) -> Tensor:
     return torch.minimum(index, last)
 
 
-def _adjusted(logits: Tensor, indices: list[int], rows: SequenceOf[Row]) -> Tensor:
-    """A copy of some rows' logits in float32, as their parameters want it."""
-    own = logits[indices].float()
+def _adjusted(logits: Tensor, places: Tensor, rows: SequenceOf[Row]) -> Tensor:
+    """A copy of some rows' logits in float32, as their parameters want it. `places`: int64, which rows."""
+    own = logits.index_select(0, places).float()
     adjust_logits(own, rows)
     return own
-
-
-def _draw(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
-    """The first token, likeliest first, at which the cumulative probability passes the row's own number."""
-    limits = _limits(rows, logits)
-    weights, order = _kept_weights(logits, limits)
-    return order.gather(1, draw(weights, limits[-1])).squeeze(1)
 
 
 def _kept_weights(logits: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,12 +157,12 @@ def _kept_weights(logits: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         logits: float32 [n, vocabulary], adjusted.
-        limits: of n rows.
+        limits: float64 [n, 5], as `draw_tokens` takes them.
 
     Returns:
         float64 and int64 [n, vocabulary].
     """
-    temperature, top_k, top_p, min_p, _ = limits
+    temperature, top_k, top_p, min_p, _ = limits.split(1, dim=1)
     scaled, order = (logits / temperature.float()).sort(dim=-1, descending=True, stable=True)
     # In float64: how a sum is cut depends on the batch's shape on some devices, and must not change a draw.
     weights = (scaled - scaled[:, :1]).double().exp()
@@ -127,12 +175,11 @@ def _kept_weights(logits: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _limits(rows: SequenceOf[Row], logits: Tensor) -> Tensor:
-    """What draws go by: temperature, top_k, top_p, min_p, and the row's own number. float64 [5, n, 1]."""
+    """What draws go by: float64 [n, 5], as `draw_tokens` takes it."""
     num_tokens = logits.shape[-1]
     numbers = []
     for row in rows:
         params = row.sampling
         point = uniform(params.seed, row.position)
         numbers.append((params.temperature, params.top_k or num_tokens, params.top_p, params.min_p, point))
-    # One tensor, since each that is made of numbers is a copy to the device.
-    return torch.tensor(numbers, dtype=torch.float64, device=logits.device).T.unsqueeze(-1)
+    return upload(numbers, logits.device, torch.float64)

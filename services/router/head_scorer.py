@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from ..cuda.graphed_function import GraphedFunction
+from ..cuda.graphs import Recorder
 from .head_checkpoint import LoadedHead
 from .scorer import Scorer, ScorerFacts
 
@@ -12,7 +14,8 @@ from .scorer import Scorer, ScorerFacts
 class HeadScorer(Scorer):
     """Reads the hidden state alone: what the small model proposed does not matter to it."""
 
-    def __init__(self, head: LoadedHead, device: str = "cpu") -> None:
+    def __init__(self, head: LoadedHead, device: str = "cpu", recorder: Recorder | None = None) -> None:
+        """Move the network to a device; with a recorder, record its pass."""
         manifest = head.manifest
         super().__init__(
             ScorerFacts(
@@ -31,13 +34,16 @@ class HeadScorer(Scorer):
             )
         )
         self._network = head.network.to(device)
-        self._device = device
+        zeros = (torch.zeros((1, self.facts.hidden_size), device=device),)
+        self._graphed = GraphedFunction(f"router {manifest.name}", self._pass, zeros, recorder)
 
     @torch.inference_mode()
     def score(self, top_logits: Tensor, hidden_states: Tensor, token_ids: Tensor) -> Tensor:
-        """What the network's sigmoid means; see the policy of the scorer's name."""
-        inputs = hidden_states.to(self._device)
-        scores: Tensor = self._network(inputs).sigmoid()
-        # Without layer norms an infinite number could pass for certainty.
-        scores = scores.where(inputs.isfinite().all(dim=-1), math.nan)
+        """What the network's sigmoid means; see the policy of the scorer's name. Waits for the device once."""
+        (scores,) = self._graphed(hidden_states)
         return scores.cpu()
+
+    def _pass(self, hidden_states: Tensor) -> tuple[Tensor, ...]:
+        scores: Tensor = self._network(hidden_states).sigmoid()
+        # Without layer norms an infinite number could pass for certainty.
+        return (scores.where(hidden_states.isfinite().all(dim=-1), math.nan),)

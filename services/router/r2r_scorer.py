@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from ..cuda.graphed_function import GraphedFunction
+from ..cuda.graphs import Recorder
 from ..errors import InvalidArgument
 from .classifier import classify
 from .loaded_router import LoadedRouter
@@ -12,7 +14,8 @@ from .scorer import Scorer, ScorerFacts
 class R2RScorer(Scorer):
     """Reads all three features; of the token, the small model's embedding."""
 
-    def __init__(self, router: LoadedRouter, device: str = "cpu") -> None:
+    def __init__(self, router: LoadedRouter, device: str = "cpu", recorder: Recorder | None = None) -> None:
+        """Move the router to a device; with a recorder, record its pass."""
         manifest = router.manifest
         super().__init__(
             ScorerFacts(
@@ -33,7 +36,12 @@ class R2RScorer(Scorer):
         self._arguments = manifest.init_args
         self._weights = dict(router.classifier.to(device).state_dict())
         self._embedding = router.embedding.to(device)
-        self._device = device
+        zeros = (
+            torch.zeros((1, self.facts.num_top_logits), device=device),
+            torch.zeros((1, self.facts.hidden_size), device=device),
+            torch.zeros(1, dtype=torch.int64, device=device),
+        )
+        self._graphed = GraphedFunction(f"router {manifest.name}", self._pass, zeros, recorder)
 
     def check(self, top_logits: Tensor, hidden_states: Tensor, token_ids: Tensor) -> None:
         """As of any scorer; token ids must be rows of the embedding, too."""
@@ -46,9 +54,10 @@ class R2RScorer(Scorer):
 
     @torch.inference_mode()
     def score(self, top_logits: Tensor, hidden_states: Tensor, token_ids: Tensor) -> Tensor:
-        """Probabilities that the proposals diverge."""
-        embeddings = self._embedding[token_ids.to(self._device)]
-        device = self._device
-        logits = classify(self._weights, self._arguments, hidden_states.to(device), embeddings, top_logits.to(device))
-        probabilities: Tensor = logits.sigmoid().cpu()
-        return probabilities
+        """Probabilities that the proposals diverge. Waits for the device once."""
+        (probabilities,) = self._graphed(top_logits, hidden_states, token_ids)
+        return probabilities.cpu()
+
+    def _pass(self, top_logits: Tensor, hidden_states: Tensor, token_ids: Tensor) -> tuple[Tensor, ...]:
+        embeddings = self._embedding.index_select(0, token_ids)
+        return (classify(self._weights, self._arguments, hidden_states, embeddings, top_logits).sigmoid(),)

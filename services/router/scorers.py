@@ -3,7 +3,10 @@
 import logging
 from pathlib import Path
 
+import torch
+
 from ..config import MeshSettings
+from ..cuda.graphs import Recorder, recorder_on
 from ..errors import CheckpointError
 from .calibration_check import apply_calibration
 from .checkpoint import load_router
@@ -22,12 +25,15 @@ def load_scorers(settings: MeshSettings) -> dict[str, Scorer]:
         CheckpointError: a checkpoint is missing, damaged, of another kind than its name says, or made for another
             small model; or the calibration does not fit. The message names the setting.
     """
-    router = R2RScorer(load_router(settings.router.path, settings.slm.path), settings.router.device)
+    own = settings.router
+    # One for all of them, since one thread runs them all.
+    recorder = recorder_on(torch.device(own.device), own.graphs, own.stream_priority)
+    router = R2RScorer(load_router(own.path, settings.slm.path), own.device, recorder)
     scorers: dict[str, Scorer] = {router.facts.name: router}
-    for name in settings.router.scorers:
-        scorers[name] = _load_head(name, settings)
-    if settings.router.calibration is not None:
-        apply_calibration(settings.router.calibration, scorers, settings)
+    for name in own.scorers:
+        scorers[name] = _load_head(name, settings, recorder)
+    if own.calibration is not None:
+        apply_calibration(own.calibration, scorers, settings)
     for scorer in scorers.values():
         logger.info(
             "router %s: %d parameters, threshold %.4f, made for %s and %s",
@@ -51,10 +57,10 @@ def load_scorer(path: Path, slm_directory: Path, device: str = "cpu") -> Scorer:
     return R2RScorer(load_router(path, slm_directory), device)
 
 
-def _load_head(name: str, settings: MeshSettings) -> Scorer:
+def _load_head(name: str, settings: MeshSettings, recorder: Recorder | None) -> Scorer:
     key = f"router.scorers.{name}"
     try:
         head = load_head(name, settings.router.scorers[name], settings.slm.path)
     except CheckpointError as error:
         raise CheckpointError(f"{key}: {error.message}", field=key) from error
-    return HeadScorer(head, settings.router.device)
+    return HeadScorer(head, settings.router.device, recorder)

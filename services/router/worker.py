@@ -3,12 +3,14 @@
 import logging
 import queue
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Thread
 
 import torch
 from torch import Tensor
 
+from ..cuda.stream import Surroundings
 from ..errors import AllroadsError, Internal, ResourceExhausted
 from .scorer import Scorer
 
@@ -26,13 +28,23 @@ class Job:
     features: tuple[Tensor, Tensor, Tensor]
     """Top logits, hidden states, token ids, as `Scorer.score` takes them."""
     done: Callable[["list[float] | AllroadsError"], None]
+    join: Callable[[], object] = lambda: None
+    """Called in the worker's thread before it reads the features: lets its stream wait until they are there."""
 
 
 class ScoringWorker:
     """Scores jobs in order of arrival, in one thread of its own."""
 
-    def __init__(self, num_threads: int, max_waiting: int = MAX_WAITING_BATCHES) -> None:
+    def __init__(
+        self,
+        num_threads: int,
+        max_waiting: int = MAX_WAITING_BATCHES,
+        *,
+        surroundings: Surroundings = nullcontext,
+    ) -> None:
+        """`surroundings`: what the thread works within, such as a stream of its own."""
         self._num_threads = num_threads
+        self._surroundings = surroundings
         self._jobs: queue.Queue[Job | None] = queue.Queue(max_waiting)
         self._thread = Thread(target=self._run, name="score", daemon=True)
 
@@ -58,6 +70,10 @@ class ScoringWorker:
 
     def _run(self) -> None:
         torch.set_num_threads(self._num_threads)
+        with self._surroundings():
+            self._work()
+
+    def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             jobs = [job]
             stopping = not self._take_waiting(jobs)
@@ -89,16 +105,10 @@ def _by_scorer(jobs: list[Job]) -> list[list[Job]]:
 
 
 def _score(jobs: list[Job]) -> None:
-    first = jobs[0]
-    if len(jobs) == 1:
-        features = first.features
-    else:
-        top_logits, hidden_states, token_ids = (
-            torch.cat(parts) for parts in zip(*(j.features for j in jobs), strict=True)
-        )
-        features = (top_logits, hidden_states, token_ids)
     try:
-        scores: list[float] = first.scorer.score(*features).tolist()
+        for job in jobs:
+            job.join()
+        scores: list[float] = jobs[0].scorer.score(*_merged(jobs)).tolist()
     except Exception:
         # Batches were checked, so this is a fault of ours, and must not end the thread that serves all.
         logger.exception("scoring failed")
@@ -110,3 +120,16 @@ def _score(jobs: list[Job]) -> None:
         end = begin + len(job.features[2])
         job.done(scores[begin:end])
         begin = end
+
+
+def _merged(jobs: list[Job]) -> tuple[Tensor, Tensor, Tensor]:
+    """The features of all jobs. Some may have come through memory of a GPU and others not: they go where one is."""
+    if len(jobs) == 1:
+        return jobs[0].features
+    top_logits, hidden_states, token_ids = (_joined(parts) for parts in zip(*(j.features for j in jobs), strict=True))
+    return top_logits, hidden_states, token_ids
+
+
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    place = next((part.device for part in parts if part.is_cuda), parts[0].device)
+    return torch.cat([part.to(place, non_blocking=True) for part in parts])

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 import torch
 from torch import Tensor
 
+from ..cuda.graphed_function import GraphedFunction
+from ..cuda.graphs import Recorder
 from ..engine.features import top_logits
 from ..errors import AllroadsError
 from ..mesh.status import from_wire
@@ -16,6 +19,20 @@ from .request import Place, Request
 
 _MAX_ROWS = 1024
 """Proposals of a batch; what is more goes with the next, so that no message outgrows its limit."""
+
+
+def pack_features(num_top_logits: int, logits: Tensor, hidden_states: Tensor) -> tuple[Tensor, ...]:
+    """What a scorer reads of a model's output. Can be recorded: nothing waits for the device.
+
+    Args:
+        num_top_logits: how many of the largest logits it reads.
+        logits: float [n, output rows], raw.
+        hidden_states: float [n, hidden], after the final norm.
+
+    Returns:
+        float32 [n, num_top_logits], largest first, and float32 [n, hidden].
+    """
+    return top_logits(logits, num_top_logits), hidden_states.float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +54,11 @@ class ScoreBook:
     router, or a fast small model, makes batches larger and not more numerous: a message costs more than a row.
     """
 
-    def __init__(self, sender: TensorSender) -> None:
+    def __init__(self, sender: TensorSender, recorder: Recorder | None = None) -> None:
+        """`recorder`: of the decode thread, where features are packed by recordings."""
         self._sender = sender
+        self._recorder = recorder
+        self._packers: dict[int, GraphedFunction] = {}
         self._batch_ids = count(1)
         self._asked: dict[int, tuple[str, list[_Question]]] = {}
         self._unsent: dict[str, list[_Question]] = {}
@@ -65,8 +85,8 @@ class ScoreBook:
             logits: [n, output rows], raw, from which each proposal was taken.
             hidden_states: [n, hidden], after the final norm.
         """
-        top = top_logits(logits, self._num_top_logits[scorer])
-        rows = zip(requests, token_ids, top, hidden_states.float(), strict=True)
+        top, hidden = self._packer(self._num_top_logits[scorer], logits, hidden_states)(logits, hidden_states)
+        rows = zip(requests, token_ids, top, hidden, strict=True)
         self._unsent.setdefault(scorer, [])
         self._unsent[scorer] += [_Question(r, r.generation, len(r.sequence) - 1, *features) for r, *features in rows]
 
@@ -75,6 +95,14 @@ class ScoreBook:
         busy = {scorer for scorer, _ in self._asked.values()}
         batches = [self._next_batch(scorer) for scorer in self._unsent if scorer not in busy]
         return [batch for batch in batches if batch is not None]
+
+    def _packer(self, count: int, logits: Tensor, hidden_states: Tensor) -> GraphedFunction:
+        """What packs so many logits; recorded when it is first wanted, which is when the mesh warms up."""
+        if (packer := self._packers.get(count)) is None:
+            examples = torch.zeros_like(logits[:1]), torch.zeros_like(hidden_states[:1])
+            packer = GraphedFunction("packing features", partial(pack_features, count), examples, self._recorder)
+            self._packers[count] = packer
+        return packer
 
     def _next_batch(self, scorer: str) -> router_pb2.ScoreBatch | None:
         """Nothing for proposals that were dropped since."""
