@@ -349,9 +349,14 @@ class MeshSettings(BaseSettings):
         default_factory=lambda: RouterSettings(path=embedded_path("router"), scorers=embedded_scorers())
     )
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
-    memory_bytes: dict[str, Positive] = Field(default_factory=dict)
+    memory_bytes: dict[str, PositiveOrAuto] = Field(default_factory=dict)
     """Bytes of each device, such as `cuda:0`, that weights and KV of all models on it may take together; steps need
-    some besides. Without a limit where none is named. Not for a mesh on several hosts: their devices share names."""
+    some besides. "auto", for GPUs only: `memory_share` of what it has, less what steps are reckoned to need; so it is
+    too for a GPU that is not named and has a model whose `num_kv_tokens` is "auto". Otherwise without a limit where
+    none is named. Not for a mesh on several hosts: their devices share names."""
+    memory_share: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Part of a GPU's memory that "auto" shares out, all that steps need included. Lower it where others use the GPU,
+    too: what it says must be free at start."""
     max_message_bytes: Positive = 64 * 1024 * 1024
     """Size of a gRPC message, the same at both ends of every stream."""
     pin_cores: bool = True

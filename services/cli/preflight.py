@@ -5,14 +5,18 @@ from itertools import combinations
 from ..config import MeshSettings
 from ..errors import StartupError, TokenizerMismatch
 from ..gateway.security.key_file import read_keys
+from ..gpus import AskGpus, ask_gpus
 from ..memory import resolve_memory
 from ..mesh.certificates import check_certificate
+from .gpu_checks import check_gpus
 from .model_files import check_model, check_router, check_scorer
 from .ports import claim_port, split_address
 
 
-def check_mesh(settings: MeshSettings) -> MeshSettings:
-    """Check files, vocabularies, memory and ports; the same settings with numbers for "auto" and for port 0.
+def check_mesh(settings: MeshSettings, ask: AskGpus = ask_gpus) -> MeshSettings:
+    """Check files, vocabularies, GPUs, memory and ports; the same settings with numbers for "auto" and for port 0.
+
+    `ask` tells of GPUs, where the mesh uses any.
 
     Raises:
         StartupError: what is wrong, under which key, and what to do.
@@ -22,7 +26,8 @@ def check_mesh(settings: MeshSettings) -> MeshSettings:
     check_router(settings.router.path, "router.path")
     for name, directory in settings.router.scorers.items():
         check_scorer(directory, f"router.scorers.{name}")
-    settings = resolve_memory(settings)
+    gpus = check_gpus(settings, ask)
+    settings = resolve_memory(settings, lambda ordinals: gpus, before_start=True)
     _check_internal_addresses(settings)
     return _with_ports(settings)
 

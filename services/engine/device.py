@@ -6,9 +6,11 @@ from typing import Protocol
 import torch
 
 from ..config import ModelSettings
+from ..cuda.graphs import Recorder
 from ..errors import StartupError
 from .attention import AttentionBackend, KvShape
 from .cuda_device import CudaDevice
+from .kv_blocks import Allocate, zeros
 from .runner import Forward, ModelRunner, Runner
 from .sdpa_attention import SdpaBackend
 
@@ -18,11 +20,18 @@ class Device(Protocol):
 
     torch_device: torch.device
 
+    @property
+    def recorder(self) -> Recorder | None:
+        """Records what the engine's thread does again and again; None where nothing is recorded."""
+        ...
+
     def memory_bytes(self) -> int:
         """Memory that the device has, used or not."""
         ...
 
-    def attention(self, shape: KvShape, *, num_slots: int, max_blocks: int, dtype: torch.dtype) -> AttentionBackend:
+    def attention(
+        self, shape: KvShape, *, num_slots: int, max_blocks: int, dtype: torch.dtype, allocate: Allocate = zeros
+    ) -> AttentionBackend:
         """KV memory of that shape and the attention over it.
 
         Args:
@@ -30,6 +39,7 @@ class Device(Protocol):
             num_slots: sequences that hold KV at once.
             max_blocks: blocks that one of them can have.
             dtype: of keys and values.
+            allocate: gives the memory.
         """
         ...
 
@@ -49,14 +59,17 @@ class CpuDevice:
     """Processor cores and main memory."""
 
     torch_device = torch.device("cpu")
+    recorder: Recorder | None = None
 
     def memory_bytes(self) -> int:
         """See `Device.memory_bytes`."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    def attention(self, shape: KvShape, *, num_slots: int, max_blocks: int, dtype: torch.dtype) -> SdpaBackend:
+    def attention(
+        self, shape: KvShape, *, num_slots: int, max_blocks: int, dtype: torch.dtype, allocate: Allocate = zeros
+    ) -> SdpaBackend:
         """See `Device.attention`."""
-        return SdpaBackend(shape, num_slots=num_slots, max_blocks=max_blocks, dtype=dtype)
+        return SdpaBackend(shape, num_slots=num_slots, max_blocks=max_blocks, dtype=dtype, allocate=allocate)
 
     def runner(self, forward: Forward, backend: AttentionBackend, num_tokens: int) -> ModelRunner:
         """See `Device.runner`. A CPU launches nothing, so there is nothing to save."""

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from math import sqrt
 
 import torch
 from transformers import PreTrainedModel
@@ -14,7 +15,8 @@ from .runner import Forward, ModelRunner, TransformersForward
 logger = logging.getLogger(__name__)
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-"""Greatest difference of two logits, as a share of the largest."""
+"""Greatest difference of two logits, as a share of the largest, of a model with up to `_NUM_LAYERS` layers."""
+_NUM_LAYERS = 32
 _NUM_TOKENS = 12
 _BLOCK_SIZE = 4
 
@@ -28,13 +30,21 @@ def pick_forward(model: PreTrainedModel, device: Device, shape: KvShape, max_con
         fused = FusedDecoder(model, max_context)
         difference = _difference(fused, plain, model, device, shape)
         # Written so that NaN is refused, too.
-        if difference <= _TOLERANCE[model.dtype]:
+        if difference <= tolerance(model.dtype, shape.num_layers):
             chosen, reason = fused, f"within {difference:.1e} of transformers"
         else:
             reason = f"the fused pass differs by {difference:.1e}"
     kind = "transformers" if chosen is plain else "fused"
     logger.info("%s; forward pass: %s, %s", device.describe(), kind, reason)
     return chosen
+
+
+def tolerance(dtype: torch.dtype, num_layers: int) -> float:
+    """Greatest difference, as a share of the largest logit, that is laid to rounding.
+
+    What layers round differently is independent of each other, so it grows as the root of their number.
+    """
+    return _TOLERANCE[dtype] * sqrt(max(1.0, num_layers / _NUM_LAYERS))
 
 
 @torch.inference_mode()

@@ -4,6 +4,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -28,10 +29,13 @@ class EngineThread(Generic[CommandT]):
         work: Callable[[list[CommandT]], float],
         *,
         on_crash: Callable[[BaseException], None],
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """`within`: surroundings of all work, which the thread itself enters; a GPU's stream of its own, say."""
         self._commands: queue.SimpleQueue[CommandT | None] = queue.SimpleQueue()
         self._work = work
         self._on_crash = on_crash
+        self._within = within
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -52,8 +56,9 @@ class EngineThread(Generic[CommandT]):
     def _run(self) -> None:
         pause_s = 0.0
         try:
-            while not self._stopping:
-                pause_s = self._work(self._drain(pause_s))
+            with self._within():
+                while not self._stopping:
+                    pause_s = self._work(self._drain(pause_s))
         except Exception as error:
             logger.exception("the decode loop failed")
             self._on_crash(error)

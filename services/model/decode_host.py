@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 from ..engine.thread import EngineThread
@@ -18,9 +19,13 @@ class DecodeHost(Generic[CommandT]):
         self._crashed: asyncio.Future[None] = self._loop.create_future()
         self._thread: EngineThread[CommandT] | None = None
 
-    def start(self, turn: Callable[[list[CommandT]], float]) -> None:
-        """Start the decode loop."""
-        self._thread = EngineThread("decode", turn, on_crash=self._on_crash)
+    def start(
+        self,
+        turn: Callable[[list[CommandT]], float],
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Start the decode loop. `within`: its surroundings, such as `cuda.stream.own_stream` gives."""
+        self._thread = EngineThread("decode", turn, on_crash=self._on_crash, within=within)
         self._thread.start()
 
     def post(self, command: CommandT) -> None:

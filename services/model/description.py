@@ -1,6 +1,9 @@
 """What a model service tells of itself, and whether two of them fit."""
 
+import torch
+
 from ..config import ModelSettings
+from ..cuda.runtime import device_uuid
 from ..engine.engine import Engine
 from ..errors import TokenizerMismatch
 from ..mesh.wire import model_pb2, model_pb2_grpc
@@ -17,6 +20,7 @@ def describe(engine: Engine, settings: ModelSettings, tier: int) -> model_pb2.De
         tier=tier,
         dtype=settings.dtype,
         device=settings.device,
+        device_uuid=device_uuid(torch.device(settings.device)),
         tokenizer_hash=facts.vocabulary.hash,
         num_tokens=len(facts.vocabulary),
         num_output_rows=facts.num_output_rows,

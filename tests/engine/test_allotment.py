@@ -41,7 +41,7 @@ def mesh(pair: Path, **changed: Any) -> MeshSettings:
     parts: dict[str, Any] = {name: {"path": str(pair / name)} for name in ("slm", "llm", "router")}
     parts["router"]["device"] = "cuda:7"
     for name, values in changed.items():
-        parts[name] = {**parts.get(name, {}), **values}
+        parts[name] = {**parts.get(name, {}), **values} if isinstance(values, dict) else values
     return load_settings(None, parts)
 
 
@@ -318,13 +318,10 @@ def test_without_any_limit_no_file_is_read(tmp_path: Path) -> None:
     [
         ({"llm": {"num_kv_tokens": "auto"}}, ("llm.num_kv_tokens", "memory_bytes: {cpu: <bytes>}")),
         (
-            {"llm": {"num_kv_tokens": "auto", "device": "cuda:1"}, "memory_bytes": {"cpu": 10**9}},
-            ("llm.num_kv_tokens", "how much of cuda:1"),
+            {"middle": {"mlm": {"path": "embedded:slm", "num_kv_tokens": "auto"}}},
+            ("middle.mlm.num_kv_tokens", "how much of cpu", "or middle.mlm.num_kv_tokens to a number"),
         ),
-        (
-            {"middle": {"mlm": {"path": "embedded:slm", "num_kv_tokens": "auto", "device": "cuda:2"}}},
-            ("middle.mlm.num_kv_tokens", "how much of cuda:2", "or middle.mlm.num_kv_tokens to a number"),
-        ),
+        ({"memory_bytes": {"cpu": "auto"}}, ('"auto" is for GPUs', "a number of bytes")),
         (
             {"middle": {"mlm": {"path": "embedded:slm"}}, "memory_bytes": {"cpu": 1000}},
             ("1000 bytes of cpu are too few", "slm: weights", "middle.mlm: weights", "llm: weights"),
@@ -351,7 +348,10 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     [
         ("slm.num_kv_tokens", {"slm": {"num_kv_tokens": 0}}, 'must be a whole number greater than 0, or "auto"'),
         ("slm.num_kv_tokens", {"slm": {"num_kv_tokens": "all"}}, 'must be a whole number greater than 0, or "auto"'),
-        ("memory_bytes.cpu", {"memory_bytes": {"cpu": 0}}, "greater than 0"),
+        ("memory_bytes.cpu", {"memory_bytes": {"cpu": 0}}, 'must be a whole number greater than 0, or "auto"'),
+        ("memory_bytes.cpu", {"memory_bytes": {"cpu": "all"}}, 'must be a whole number greater than 0, or "auto"'),
+        ("memory_share", {"memory_share": 0}, "greater than 0"),
+        ("memory_share", {"memory_share": 1.1}, "less than or equal to 1"),
     ],
 )
 def test_a_wrong_value_is_told_by_its_key(pair: Path, key: str, changed: dict[str, Any], end: str) -> None:
