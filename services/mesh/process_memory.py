@@ -1,5 +1,7 @@
 """Regions for peers in the same process: what is written is kept, and the reader takes it as it is.
 
+What lies on a GPU is kept there: its copy is queued on the writer's stream, and the reader's waits for that.
+
 Nothing of a region lies outside of the process that made it. A peer is told the key to one; whoever else
 learns the key can do nothing with it, since only this process looks it up, among the regions it has made.
 """
@@ -7,18 +9,28 @@ learns the key can do nothing with it, since only this process looks it up, amon
 import os
 import secrets
 from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from ..cuda.device_memory import Mark
+from ..cuda.stream_words import mark_here
 from ..errors import InvalidArgument, Unavailable
-from .region_transport import GENERATION
+from .region_transport import Part, Received
 from .tensors import Layout, bytes_of, refuse, tensor_of
 from .wire import common_pb2 as pb
 
 _TOKEN_BYTES = 32
 
-Slots = dict[int, tuple[int, dict[int, bytearray]]]
-"""By start of the slot: generation, and the bytes of each tensor by their offset."""
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    generation: int
+    parts: dict[int, bytearray | Tensor]
+    """By offset in the slot: the bytes of a tensor of the host, or a copy of one of a device."""
+    mark: Mark | None
+    """When the copies on a device are made."""
 
 
 class ProcessRegion:
@@ -26,7 +38,7 @@ class ProcessRegion:
 
     def __init__(self, regions: MutableMapping[bytes, "ProcessRegion"], size_bytes: int, probe: bytes) -> None:
         self.size_bytes, self.probe = size_bytes, probe
-        self.slots: Slots = {}
+        self.slots: dict[int, _Lease] = {}
         self.token = secrets.token_bytes(_TOKEN_BYTES)
         self._regions = regions
 
@@ -35,14 +47,23 @@ class ProcessRegion:
         local = pb.LocalRegion(pid=os.getpid(), token=self.token)
         return pb.Region(region_id=region_id, size_bytes=self.size_bytes, local=local, probe=self.probe)
 
-    def write(self, start: int, generation: int, tensors: Sequence[Tensor]) -> None:
+    def confirm(self) -> None:
+        """See `OwnedRegion`. Who has found the region has it."""
+
+    def takes(self, tensor: Tensor) -> bool:
+        """See `OwnedRegion`."""
+        return True
+
+    def write(self, start: int, generation: int, parts: Sequence[Part]) -> None:
         """See `OwnedRegion`. The slot changes at once, so that nobody reads half a lease."""
-        parts: dict[int, bytearray] = {}
-        offset = start + GENERATION.size
-        for tensor in tensors:
-            parts[offset] = bytearray(bytes_of(tensor))
-            offset += tensor.nbytes
-        self.slots[start] = generation, parts
+        kept: dict[int, bytearray | Tensor] = {}
+        device = None
+        for offset, tensor in parts:
+            if tensor.is_cpu:
+                kept[offset] = bytearray(bytes_of(tensor))
+            else:
+                device, kept[offset] = tensor.device, tensor.clone(memory_format=torch.contiguous_format)
+        self.slots[start] = _Lease(generation, kept, None if device is None else mark_here(device))
 
     def unlink(self) -> None:
         """See `OwnedRegion`."""
@@ -57,6 +78,8 @@ class ProcessRegion:
 class AttachedRegion:
     """The same region at its reader's end."""
 
+    fault = ""
+
     def __init__(self, region: ProcessRegion) -> None:
         self._probe, self._slots = region.probe, region.slots
 
@@ -64,17 +87,27 @@ class AttachedRegion:
         """See `PeerRegion`."""
         return self._probe
 
-    def read(self, start: int, generation: int, offset: int, layout: Layout) -> Tensor:
+    def read(self, start: int, generation: int, parts: Sequence[tuple[int, Layout]]) -> Received:
         """See `PeerRegion`. Whoever reads the same twice gets the same memory twice."""
-        found, parts = self._slots.get(start, (0, {}))
-        data = parts.get(offset)
-        if found != generation or data is None or len(data) != layout.num_bytes:
-            refuse("the lease is over, or no tensor of it begins there")
-        return tensor_of(layout, data)
+        lease = self._slots.get(start)
+        if lease is None or lease.generation != generation:
+            refuse("the lease is over")
+        tensors = [_tensor(lease.parts.get(offset), layout) for offset, layout in parts]
+        if lease.mark is None:
+            return Received(tensors)
+        return Received(tensors, lease.mark, [tensor for tensor in tensors if not tensor.is_cpu])
 
     def close(self) -> None:
         """See `PeerRegion`."""
         self._slots = {}
+
+
+def _tensor(kept: bytearray | Tensor | None, layout: Layout) -> Tensor:
+    if isinstance(kept, bytearray) and len(kept) == layout.num_bytes:
+        return tensor_of(layout, kept)
+    if not isinstance(kept, Tensor) or (kept.dtype, tuple(kept.shape)) != (layout.dtype, layout.shape):
+        refuse("no tensor of the lease begins there")
+    return kept
 
 
 class ProcessMemoryTransport:

@@ -1,23 +1,57 @@
 """The interface of whatever memory the two ends of a stream can share, and how a region of it is laid out.
 
-A region is cut into equal slots. A slot holds the tensors of one batch, and begins with the generation of
-its lease: a reader who is told of a lease that is over finds another generation there.
+A region begins with the probe and a header, and then is cut into equal slots. A slot holds the tensors of one
+batch behind a header with the generation of its lease: a reader who is told of a lease that is over finds another
+generation there. The header's two words are for memory that is written by the work of a device: the writer's work
+puts the low half of the generation into the one when the tensors are there, the reader's into the other when it
+has them.
 """
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from ..cuda.device_memory import Mark
 from .tensors import Layout
 from .wire import common_pb2 as pb
 
+ALIGNMENT = 16
+"""Of slots and of the tensors in them, in bytes."""
 PROBE = struct.Struct("<8sQ48s")
 """How a region begins: our mark, bytes per slot, and a nonce."""
 MARK = b"allroads"
 GENERATION = struct.Struct("<Q")
-"""How a slot begins."""
+"""How a header begins."""
+HEADER = struct.Struct("<QII")
+"""Generation, ready word, acknowledge word: before the first slot, and how each slot begins."""
+READY, ACKNOWLEDGE = 8, 12
+"""Where the words lie in a header."""
+FIRST_SLOT = PROBE.size + HEADER.size
+
+Part = tuple[int, Tensor]
+"""A tensor, and where it goes in its slot."""
+
+
+@dataclass(slots=True)
+class Received:
+    """Tensors that have arrived, or, on a device, whose arrival is queued there."""
+
+    tensors: list[Tensor]
+    """In the order of their references; of a device's memory where the peer and its transport kept them there."""
+    mark: Mark | None = None
+    """When those on a device are there; None where all are."""
+    marked: Sequence[Tensor] = ()
+
+    def join(self) -> None:
+        """Let what the calling thread does on the device from now on wait for the tensors; the host does not.
+
+        For the thread that uses them, before it does. Nothing is done where all lie in the host's memory.
+        """
+        if self.mark is not None:
+            self.mark.join(self.marked)
 
 
 class OwnedRegion(Protocol):
@@ -27,8 +61,26 @@ class OwnedRegion(Protocol):
         """How the peer is told of it."""
         ...
 
-    def write(self, start: int, generation: int, tensors: Sequence[Tensor]) -> None:
-        """Fill the slot at `start` with the generation and a copy of each tensor, end to end, row-major."""
+    def confirm(self) -> None:
+        """See that the peer, which says so, has really reached the region.
+
+        Raises:
+            Unavailable: there is no trace of it.
+        """
+        ...
+
+    def takes(self, tensor: Tensor) -> bool:
+        """Whether a tensor can go through the region; else it goes inline."""
+        ...
+
+    def write(self, start: int, generation: int, parts: Sequence[Part]) -> None:
+        """Fill the slot at `start` with the header and a copy of each tensor, row-major, at its offset in the slot.
+
+        Offsets ascend; between two tensors there are less than `ALIGNMENT` bytes, of any value.
+
+        Raises:
+            Unavailable: the region is of no more use; says why.
+        """
         ...
 
     def unlink(self) -> None:
@@ -43,15 +95,23 @@ class OwnedRegion(Protocol):
 class PeerRegion(Protocol):
     """A region at the other end, for reading."""
 
+    @property
+    def fault(self) -> str:
+        """Why the region is of no more use; empty while it is."""
+        ...
+
     def read_probe(self) -> bytes:
         """How the region begins, as it lies there."""
         ...
 
-    def read(self, start: int, generation: int, offset: int, layout: Layout) -> Tensor:
-        """The tensor at `offset`, in the slot at `start`, which later leases leave as it is.
+    def read(self, start: int, generation: int, parts: Sequence[tuple[int, Layout]]) -> Received:
+        """The tensors of a lease, by their offsets in the slot at `start`, which later leases leave as they are.
+
+        Called once for each lease. What lies on a device is NaN where its lease turns out to be over.
 
         Raises:
-            InvalidArgument: the slot's lease is of another generation, or there is no such tensor.
+            InvalidArgument: the slot's lease is of another generation, there is no such tensor, or the region is of
+                no more use, see `fault`.
         """
         ...
 
@@ -94,3 +154,8 @@ class RegionTransport(Protocol):
             Unavailable: the region is out of reach; says why.
         """
         ...
+
+
+def aligned(offset: int) -> int:
+    """The first aligned place from an offset on."""
+    return (offset + ALIGNMENT - 1) & -ALIGNMENT

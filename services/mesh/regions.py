@@ -1,11 +1,12 @@
 """Memory that one process owns and its peers on the same host can read: files in /dev/shm.
 
-Written and read by position, never mapped: a peer that shrinks its file causes a short read instead of a
+Written and read by position, and never mapped by a peer: one that shrinks its file causes a short read instead of a
 bus error, and copying a step's features takes 3 us either way. The owner holds a lock on its file while
 it lives, so a file whose lock is free was left behind by a process that died, whatever its pid says.
 """
 
 import fcntl
+import mmap
 import os
 import re
 import secrets
@@ -51,14 +52,14 @@ class SharedRegion:
         return region
 
     @classmethod
-    def attach(cls, name: str, size_bytes: int) -> Self:
-        """A peer's region, for reading. Both arguments are untrusted.
+    def attach(cls, name: str, size_bytes: int, *, max_bytes: int = MAX_REGION_BYTES) -> Self:
+        """A peer's region, for reading. Name and size are untrusted; it may have `max_bytes` at most.
 
         Raises:
             InvalidArgument: name or size cannot be one of ours.
             OSError: the region is out of reach.
         """
-        if not _NAME.fullmatch(name) or not 0 < size_bytes <= MAX_REGION_BYTES:
+        if not _NAME.fullmatch(name) or not 0 < size_bytes <= max_bytes:
             raise InvalidArgument("the shared-memory region is not valid")
         descriptor = os.open(DIRECTORY / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         status = os.fstat(descriptor)
@@ -81,6 +82,19 @@ class SharedRegion:
         if os.preadv(self._open_descriptor(), [data], offset) != num_bytes:
             raise InvalidArgument("the shared-memory region is not valid")
         return data
+
+    def read_into(self, offset: int, buffers: Sequence[memoryview]) -> None:
+        """Fill buffers, end to end, with what lies from `offset` on: 1024 of them at most.
+
+        Raises:
+            InvalidArgument: the owner has shrunk the region.
+        """
+        if os.preadv(self._open_descriptor(), buffers, offset) != sum(buffer.nbytes for buffer in buffers):
+            raise InvalidArgument("the shared-memory region is not valid")
+
+    def map(self) -> mmap.mmap:
+        """The region as memory of this process, for its owner: a peer must not, as it may find the region shrunk."""
+        return mmap.mmap(self._open_descriptor(), self.size_bytes)
 
     def unlink(self) -> None:
         """Take the name away; whoever has the region keeps it. Nothing is left behind then, even after SIGKILL."""

@@ -5,14 +5,18 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ..errors import Unavailable
-from .region_transport import GENERATION, PROBE
+from .region_transport import ALIGNMENT, FIRST_SLOT, GENERATION, HEADER, PROBE, Part, Received
 from .regions import MAX_REGION_BYTES, SharedRegion, boot_id
 from .tensors import Layout, bytes_of, refuse, tensor_of
 from .wire import common_pb2 as pb
 
+_PADDING = bytes(ALIGNMENT)
+
 
 class SharedMemoryRegion:
     """A region in shared memory, at either end."""
+
+    fault = ""
 
     def __init__(self, memory: SharedRegion) -> None:
         self._memory = memory
@@ -30,16 +34,30 @@ class SharedMemoryRegion:
         """See `PeerRegion`."""
         return bytes(self._memory.read(0, PROBE.size))
 
-    def write(self, start: int, generation: int, tensors: Sequence[Tensor]) -> None:
-        """See `OwnedRegion`. The generation is written before the tensors are."""
-        self._memory.write(start, [GENERATION.pack(generation), *map(bytes_of, tensors)])
+    def confirm(self) -> None:
+        """See `OwnedRegion`. Who does not read the probe here has nothing to compare what it was told with."""
 
-    def read(self, start: int, generation: int, offset: int, layout: Layout) -> Tensor:
-        """See `PeerRegion`. The generation is read after the tensor was: if it is right, so is the tensor."""
-        data = self._memory.read(offset, layout.num_bytes)
+    def takes(self, tensor: Tensor) -> bool:
+        """See `OwnedRegion`. What lies on a device is copied to the host."""
+        return True
+
+    def write(self, start: int, generation: int, parts: Sequence[Part]) -> None:
+        """See `OwnedRegion`. The generation is written before the tensors are."""
+        buffers: list[object] = [HEADER.pack(generation, 0, 0)]
+        end = HEADER.size
+        for offset, tensor in parts:
+            if offset != end:
+                buffers.append(_PADDING[: offset - end])
+            buffers.append(bytes_of(tensor))
+            end = offset + tensor.nbytes
+        self._memory.write(start, buffers)
+
+    def read(self, start: int, generation: int, parts: Sequence[tuple[int, Layout]]) -> Received:
+        """See `PeerRegion`. The generation is read after the tensors were: if it is right, so are they."""
+        data = [self._memory.read(start + offset, layout.num_bytes) for offset, layout in parts]
         if GENERATION.unpack(self._memory.read(start, GENERATION.size)) != (generation,):
             refuse("the lease is over")
-        return tensor_of(layout, data)
+        return Received([tensor_of(layout, found) for (_, layout), found in zip(parts, data, strict=True)])
 
     def unlink(self) -> None:
         """See `OwnedRegion`."""
@@ -67,7 +85,7 @@ class SharedMemoryTransport:
             memory = SharedRegion.create(size_bytes)
         except OSError as error:
             raise Unavailable(f"there is none here, or too little: {error}") from error
-        memory.write(0, [probe])
+        memory.write(0, [probe, bytes(FIRST_SLOT - PROBE.size)])
         return SharedMemoryRegion(memory)
 
     def attach(self, told: pb.Region) -> SharedMemoryRegion:

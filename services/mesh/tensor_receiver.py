@@ -8,12 +8,12 @@ import hmac
 import logging
 from collections.abc import Sequence
 
-from torch import Tensor
+import torch
 
 from ..errors import InvalidArgument, Unavailable
-from .region_transport import GENERATION, MARK, PROBE, PeerRegion, RegionTransport
-from .tensors import layout_of, refuse, tensor_of
-from .transports import TRANSPORTS
+from .region_transport import ALIGNMENT, FIRST_SLOT, HEADER, MARK, PROBE, PeerRegion, Received, RegionTransport
+from .tensors import Layout, layout_of, refuse, tensor_of
+from .transports import CPU, transports_for
 from .wire import common_pb2 as pb
 from .wire.common_pb2 import Registered
 
@@ -23,22 +23,29 @@ logger = logging.getLogger(__name__)
 class TensorReceiver:
     """The receiver's end of one stream, which uses one region. Belongs to one thread."""
 
-    def __init__(self, peer: str, transports: Sequence[RegionTransport] = TRANSPORTS) -> None:
+    def __init__(
+        self, peer: str, transports: Sequence[RegionTransport] | None = None, *, device: torch.device = CPU
+    ) -> None:
+        """`device`: where tensors are wanted. `transports`: those to agree to, if not all that reach there."""
+        offered = transports_for(device) if transports is None else transports
         self._peer = peer
-        self._transports = {transport.kind: transport for transport in transports}
+        self._transports = {transport.kind: transport for transport in offered}
         self._region: PeerRegion | None = None
         self._region_id = 0
-        self._slot_bytes = 0
+        self._slot_bytes = 1
         self._size_bytes = 0
+        self._is_withdrawn = False
 
     def register(self, told: pb.Region) -> Registered:
         """Try a peer's region with a real read, and say whether it can be used.
 
+        One that is told of later takes the place of one that is in use: the peer has given that up.
+
         Raises:
             InvalidArgument: no peer of ours would ask for this.
         """
-        if self._region is not None:
-            raise InvalidArgument("a stream uses one region")
+        if self._region is not None and told.region_id <= self._region_id:
+            raise InvalidArgument("a stream uses one region at a time")
         kind = told.WhichOneof("kind")
         if kind is None:
             raise InvalidArgument("the region is not valid")
@@ -47,28 +54,43 @@ class TensorReceiver:
             reason = f"regions of kind {kind} are not supported here; offer another, or send tensors inline"
             return Registered(region_id=told.region_id, transport=pb.TRANSPORT_INLINE, reason=reason)
         slot_bytes = _slot_bytes(told)
+        self.close()
         try:
             self._region = _attach(transport, told)
         except Unavailable as error:
             return Registered(region_id=told.region_id, transport=pb.TRANSPORT_INLINE, reason=error.message)
         self._region_id, self._size_bytes, self._slot_bytes = told.region_id, told.size_bytes, slot_bytes
+        self._is_withdrawn = False
         reason = f"{told.size_bytes} bytes were opened and the probe was read"
         logger.info("tensors from %s come through %s: %s", self._peer, transport.name, reason)
         return Registered(region_id=told.region_id, transport=transport.number, reason=reason)
 
-    def read(self, reference: pb.TensorRef) -> Tensor:
-        """The tensor that a reference tells of, on the CPU.
+    def read(self, references: Sequence[pb.TensorRef]) -> Received:
+        """The tensors of one batch, all at once, in order.
+
+        Those of a device's region stay there, on the way: see `Received.join`. All others lie in the host's memory.
 
         Raises:
-            InvalidArgument: the reference is malformed, points outside, or its lease is over.
+            InvalidArgument: a reference is malformed or points outside, their lease is over, or the region is of no
+                more use, see `withdrawal`.
         """
-        layout = layout_of(reference)
-        if reference.HasField("inline"):
-            return tensor_of(layout, bytearray(reference.inline))
-        place = reference.slice
-        if self._region is None or place.region_id != self._region_id:
-            refuse("unknown region")
-        return self._region.read(self._slot_of(place), place.generation, place.offset_bytes, layout)
+        layouts = [layout_of(reference) for reference in references]
+        places = [reference.slice for reference in references if reference.HasField("slice")]
+        if len(places) == len(references):
+            return self._read_lease(places, layouts)
+        if not places:
+            pairs = zip(layouts, references, strict=True)
+            return Received([tensor_of(layout, bytearray(reference.inline)) for layout, reference in pairs])
+        return self._read_mixed(references, places, layouts)
+
+    def withdrawal(self) -> Registered | None:
+        """What to tell the peer, once, when its region is of no more use; None while it is."""
+        if self._region is None or not self._region.fault or self._is_withdrawn:
+            return None
+        self._is_withdrawn = True
+        return Registered(
+            region_id=self._region_id, transport=pb.TRANSPORT_INLINE, reason=f"no longer: {self._region.fault}"
+        )
 
     def close(self) -> None:
         """Let go of the region. Harmless when repeated."""
@@ -76,14 +98,40 @@ class TensorReceiver:
             self._region.close()
             self._region = None
 
+    def _read_mixed(
+        self, references: Sequence[pb.TensorRef], places: Sequence[pb.RegionSlice], layouts: Sequence[Layout]
+    ) -> Received:
+        """Some from the region, the others inline."""
+        there = [layout for layout, told in zip(layouts, references, strict=True) if told.HasField("slice")]
+        found = self._read_lease(places, there)
+        from_region = iter(found.tensors)
+        tensors = [
+            next(from_region) if told.HasField("slice") else tensor_of(layout, bytearray(told.inline))
+            for layout, told in zip(layouts, references, strict=True)
+        ]
+        return Received(tensors, found.mark, found.marked)
+
+    def _read_lease(self, places: Sequence[pb.RegionSlice], layouts: Sequence[Layout]) -> Received:
+        if not places:
+            return Received([])
+        region_id, generation, start = places[0].region_id, places[0].generation, self._slot_of(places[0])
+        for place in places[1:]:
+            if (place.region_id, place.generation, self._slot_of(place)) != (region_id, generation, start):
+                refuse("more than one lease")
+        if self._region is None or region_id != self._region_id:
+            refuse("unknown region")
+        parts = [(place.offset_bytes - start, layout) for place, layout in zip(places, layouts, strict=True)]
+        return self._region.read(start, generation, parts)
+
     def _slot_of(self, place: pb.RegionSlice) -> int:
         """Where the slot begins that a slice lies in, whole."""
-        begin, end = place.offset_bytes, place.offset_bytes + place.size_bytes
-        slot = (begin - PROBE.size) // self._slot_bytes
-        start = PROBE.size + slot * self._slot_bytes
-        within_slot = start + GENERATION.size <= begin < end <= start + self._slot_bytes
-        if slot < 0 or not within_slot or end > self._size_bytes:
-            refuse("outside of a slot")
+        begin = place.offset_bytes
+        end = begin + place.size_bytes
+        slot = (begin - FIRST_SLOT) // self._slot_bytes
+        start = FIRST_SLOT + slot * self._slot_bytes
+        within_slot = start + HEADER.size <= begin < end <= start + self._slot_bytes
+        if slot < 0 or not within_slot or end > self._size_bytes or begin % ALIGNMENT:
+            refuse("outside of a slot, or not aligned")
         return start
 
 
@@ -91,7 +139,8 @@ def _slot_bytes(told: pb.Region) -> int:
     """Bytes per slot as the probe tells them."""
     if len(told.probe) == PROBE.size:
         mark, slot_bytes, _ = PROBE.unpack(told.probe)
-        if mark == MARK and GENERATION.size < slot_bytes <= told.size_bytes - PROBE.size:
+        fits = HEADER.size < slot_bytes <= told.size_bytes - FIRST_SLOT and slot_bytes % ALIGNMENT == 0
+        if mark == MARK and fits:
             return int(slot_bytes)
     raise InvalidArgument("the region is not valid")
 

@@ -9,12 +9,15 @@ import grpc
 import torch
 
 from ..config import MeshSettings
+from ..cuda.runtime import usable_device
+from ..cuda.stream import own_stream
 from ..errors import AllroadsError, NotFound, ResourceExhausted
 from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status, to_wire
 from ..mesh.stream import Outbox, serve_stream
 from ..mesh.tensor_receiver import TensorReceiver
 from ..mesh.tls import server_credentials
+from ..mesh.transports import CPU
 from ..mesh.wire import router_pb2 as pb
 from ..mesh.wire import router_pb2_grpc
 from .scorer import Scorer
@@ -32,9 +35,11 @@ ScoreContext = grpc.aio.ServicerContext[pb.ScoreRequest, pb.ScoreResponse]
 class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     """Adapts messages to the scoring worker and back."""
 
-    def __init__(self, scorers: Mapping[str, Scorer], worker: ScoringWorker) -> None:
+    def __init__(self, scorers: Mapping[str, Scorer], worker: ScoringWorker, device: torch.device = CPU) -> None:
+        """`device`: where the scorers compute."""
         self._scorers = scorers
         self._worker = worker
+        self._device = device
 
     async def DescribeRouter(  # noqa: N802 (named by the proto)
         self,
@@ -48,7 +53,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self, request_iterator: AsyncIterator[pb.ScoreRequest], context: ScoreContext
     ) -> None:
         """Score the batches of one home until it half-closes or is gone."""
-        session = _Session(self._scorers, self._worker, context.peer())
+        session = _Session(self._scorers, self._worker, TensorReceiver(context.peer(), device=self._device))
         try:
             await serve_stream(context, request_iterator, session.outbox, session.on_request)
         except AllroadsError as error:
@@ -61,10 +66,10 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
 class _Session:
     """One stream: its region, and the way back for its scores."""
 
-    def __init__(self, scorers: Mapping[str, Scorer], worker: ScoringWorker, peer: str) -> None:
+    def __init__(self, scorers: Mapping[str, Scorer], worker: ScoringWorker, receiver: TensorReceiver) -> None:
         self.outbox: Outbox[pb.ScoreResponse] = Outbox()
         self._scorers, self._worker = scorers, worker
-        self._receiver = TensorReceiver(peer)
+        self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._overflow: ResourceExhausted | None = None
 
@@ -80,24 +85,28 @@ class _Session:
             self._submit(batch)
         except AllroadsError as error:
             self.outbox.put(_failed(batch.batch_id, error))
+        if (withdrawal := self._receiver.withdrawal()) is not None:
+            self.outbox.put(pb.ScoreResponse(registered=withdrawal))
 
     def close(self) -> None:
         """Let go of the peer's region. Scores that come later go nowhere."""
         self._receiver.close()
 
     def _submit(self, batch: pb.ScoreBatch) -> None:
+        # Read before anything is refused: the peer's next lease of the place waits for that.
+        received = self._receiver.read([batch.top_logits, batch.hidden_states, batch.token_ids])
         scorer = self._scorers.get(batch.scorer)
         if scorer is None:
             raise NotFound(f"no scorer of that name; there are {sorted(self._scorers)}", field="scorer")
-        read = self._receiver.read
-        features = (read(batch.top_logits), read(batch.hidden_states), read(batch.token_ids))
+        top_logits, hidden_states, token_ids = received.tensors
+        features = top_logits, hidden_states, token_ids
         scorer.check(*features)
         batch_id = batch.batch_id
 
         def done(result: list[float] | AllroadsError) -> None:
             self._loop.call_soon_threadsafe(self._answer, batch_id, result)
 
-        self._worker.submit(Job(scorer, features, done))
+        self._worker.submit(Job(scorer, features, done, received.join))
 
     def _answer(self, batch_id: int, result: list[float] | AllroadsError) -> None:
         try:
@@ -135,14 +144,17 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
 
     Raises:
         CheckpointError: a scorer cannot be loaded, or was made for another small model.
-        StartupError: the address is in use or cannot be bound.
+        StartupError: the device cannot be used, or the address is in use or cannot be bound.
     """
-    torch.set_num_threads(settings.router.num_threads)
+    own = settings.router
+    torch.set_num_threads(own.num_threads)
+    device = usable_device(own.device, "router.device")
     scorers = load_scorers(settings)
-    worker = ScoringWorker(settings.router.num_threads)
+    worker = ScoringWorker(own.num_threads, surroundings=own_stream(device, own.stream_priority))
     credentials = server_credentials(settings.router.address, settings.tls)
     server = ServiceServer([SERVICE_NAME], max_message_bytes=settings.max_message_bytes)
-    router_pb2_grpc.add_RouterServiceServicer_to_server(RouterServicer(scorers, worker), server.grpc)
+    servicer = RouterServicer(scorers, worker, device)
+    router_pb2_grpc.add_RouterServiceServicer_to_server(servicer, server.grpc)
     await server.start(settings.router.address, credentials)
     worker.start()
     try:

@@ -21,6 +21,7 @@ from ..mesh.joined_call import metadata_of
 from ..mesh.status import from_rpc, to_wire
 from ..mesh.stream import PeerStream
 from ..mesh.tensor_sender import TensorSender
+from ..mesh.transports import CPU
 from ..mesh.wire import common_pb2, model_pb2, model_pb2_grpc, router_pb2, router_pb2_grpc
 from ..model.description import require_same_tokenizer
 from .commands import Command, RouterDown, RouterUp, Scored, TierDown, TierUp, Visited
@@ -108,8 +109,12 @@ class RouterPeer(Peer):
         facts: ModelFacts,
         post: Post,
         tls: MeshTlsSettings | None = None,
+        *,
+        device: torch.device = CPU,
     ) -> None:
-        super().__init__("router", address, max_message_bytes, TensorSender("router", slot_bytes=256 * 1024), tls)
+        """`device`: where the small model's numbers lie."""
+        sender = TensorSender("router", slot_bytes=256 * 1024, device=device)
+        super().__init__("router", address, max_message_bytes, sender, tls)
         self.scorers: dict[str, router_pb2.ScorerDescription] = {}
         """By name, once it has been met."""
         self._facts, self._post = facts, post
@@ -183,11 +188,13 @@ class TierPeer(Peer):
         facts: ModelFacts,
         post: Post,
         tls: MeshTlsSettings | None = None,
+        *,
+        device: torch.device = CPU,
     ) -> None:
+        """`device`: where the small model's numbers lie."""
         slot_bytes = min(_DRAFTS_PER_SLOT * len(facts.vocabulary) * torch.float32.itemsize, _MAX_SLOT_BYTES)
-        super().__init__(
-            name, address, max_message_bytes, TensorSender(name, slot_bytes=slot_bytes, num_slots=_NUM_SLOTS), tls
-        )
+        sender = TensorSender(name, slot_bytes=slot_bytes, num_slots=_NUM_SLOTS, device=device)
+        super().__init__(name, address, max_message_bytes, sender, tls)
         self.description = model_pb2.DescribeResponse()
         self._tier, self._facts, self._post = tier, facts, post
         stub: model_pb2_grpc.TierServiceAsyncStub = model_pb2_grpc.TierServiceStub(self.channel)

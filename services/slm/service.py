@@ -3,11 +3,15 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 
 import grpc
+import torch
 
 from ..config import MeshSettings
+from ..cuda.stream import own_stream
 from ..engine.engine import Engine
+from ..engine.tensor_parallel import Leader
 from ..errors import AllroadsError, StartupError
 from ..memory import resolve_memory
 from ..mesh.joined_call import joined_call
@@ -86,8 +90,13 @@ class HomeServicer(model_pb2_grpc.HomeServiceServicer):
             raise
 
 
-async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
+async def run(settings: MeshSettings, stop: asyncio.Event, member: Leader | None = None) -> None:
     """Serve the small model and what it calls until `stop` is set.
+
+    Args:
+        settings: of the mesh.
+        stop: set from outside.
+        member: this process, where several run the model and it is the first of them.
 
     Raises:
         StartupError: the model cannot be loaded, a peer does not fit, or the address cannot be bound.
@@ -95,12 +104,14 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
     """
     policies = _policies_for(settings)
     settings = resolve_memory(settings)
-    engine = await asyncio.to_thread(Engine.load, settings.slm)
+    engine = await asyncio.to_thread(partial(Engine.load, settings.slm, member=member))
     await asyncio.to_thread(warm_up, engine)
     decisions = Decisions.of(settings.slm, policies.get(settings.slm.policy))
     host: DecodeHost[Command] = DecodeHost()
     size, names = settings.max_message_bytes, list(settings.tiers)
-    router = RouterPeer(settings.router.address, size, engine.facts, host.post, settings.tls)
+    router = RouterPeer(
+        settings.router.address, size, engine.facts, host.post, settings.tls, device=torch.device(settings.slm.device)
+    )
     larger = _larger_tiers(settings, engine, host)
     peers = [router, *larger.values()]
     tracer = open_tracer("slm")
@@ -134,7 +145,7 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         engine,
         policies,
         settings.slm,
-        ScoreBook(router.sender),
+        ScoreBook(router.sender, engine.recorder),
         TensorsOut({number: tier.sender for number, tier in larger.items()}, len(engine.facts.vocabulary)),
         decisions,
         num_tiers=len(names),
@@ -142,7 +153,7 @@ async def run(settings: MeshSettings, stop: asyncio.Event) -> None:
         tracer=tracer,
     )
     server = ServiceServer([SERVICE_NAME], max_message_bytes=size)
-    host.start(home.turn)
+    host.start(home.turn, own_stream(settings.slm.device, settings.slm.stream_priority))
     try:
         runs = [peer.run() for peer in peers]
         tasks += [asyncio.create_task(work) for work in (*runs, serve(), host.until_crash())]
@@ -169,10 +180,17 @@ def _policies_for(settings: MeshSettings) -> PolicyRegistry:
 
 def _larger_tiers(settings: MeshSettings, engine: Engine, host: DecodeHost[Command]) -> dict[int, TierPeer]:
     """Our ends of the streams to the larger models, by tier."""
-    size = settings.max_message_bytes
+    size, device = settings.max_message_bytes, torch.device(settings.slm.device)
     return {
         number: TierPeer(
-            name, number, settings.tier_settings(name).address, size, engine.facts, host.post, settings.tls
+            name,
+            number,
+            settings.tier_settings(name).address,
+            size,
+            engine.facts,
+            host.post,
+            settings.tls,
+            device=device,
         )
         for number, name in enumerate(settings.tiers)
         if number

@@ -55,7 +55,7 @@ class EchoingRouter(router_pb2_grpc.RouterServiceServicer):
         receiver = TensorReceiver("home")
 
         def on_request(request: pb.ScoreRequest) -> None:
-            tensor = receiver.read(request.batch.hidden_states)
+            (tensor,) = receiver.read([request.batch.hidden_states]).tensors
             self.hidden_states.append(tensor)
             scores = pb.Scores(batch_id=request.batch.batch_id, scores=[0.5] * len(tensor))
             scores.error.message = self.words
@@ -252,6 +252,16 @@ class ScriptedTier(model_pb2_grpc.TierServiceServicer):
     async def GetPromptLogprobs(  # noqa: N802
         self, request: model_pb2.PromptLogprobsRequest, context: object
     ) -> model_pb2.PromptLogprobsResponse:
+        raise NotImplementedError
+
+    async def MoveSequence(  # noqa: N802
+        self, request: model_pb2.MoveSequenceRequest, context: object
+    ) -> model_pb2.MoveSequenceResponse:
+        raise NotImplementedError
+
+    async def ReleaseLoan(  # noqa: N802
+        self, request: model_pb2.ReleaseLoanRequest, context: object
+    ) -> model_pb2.ReleaseLoanResponse:
         raise NotImplementedError
 
     async def Visit(  # type: ignore[override] # noqa: N802 (a stream that writes by its context)

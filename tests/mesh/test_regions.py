@@ -11,7 +11,7 @@ import pytest
 import torch
 from allroads.errors import InvalidArgument, Unavailable
 from allroads.mesh import regions
-from allroads.mesh.region_transport import GENERATION, MARK, PROBE, RegionTransport
+from allroads.mesh.region_transport import FIRST_SLOT, HEADER, MARK, PROBE, RegionTransport
 from allroads.mesh.regions import DIRECTORY, SharedRegion, remove_stale_regions
 from allroads.mesh.tensors import Layout
 from allroads.mesh.transports import TRANSPORTS
@@ -174,24 +174,26 @@ def test_too_little_shared_memory_leaves_nothing(monkeypatch: pytest.MonkeyPatch
 def test_a_region_of_any_kind_can_be_found_until_it_is_unlinked_and_is_gone_when_closed(
     transport: RegionTransport,
 ) -> None:
-    probe = PROBE.pack(MARK, 64, b"n" * 48)
-    owned = transport.create(PROBE.size + 2 * 64, probe)
+    probe, size = PROBE.pack(MARK, 64, b"n" * 48), FIRST_SLOT + 2 * 64
+    owned = transport.create(size, probe)
     told = owned.describe(5)
-    assert (told.region_id, told.size_bytes, told.probe) == (5, PROBE.size + 2 * 64, probe)
+    assert (told.region_id, told.size_bytes, told.probe) == (5, size, probe)
     peers = [transport.attach(told) for _ in range(2)]
+    owned.confirm()
     owned.unlink()
     with pytest.raises(Unavailable):
         transport.attach(told)
 
-    start, layout = PROBE.size + 64, Layout(torch.int64, (4,), 32)
-    owned.write(start, 1, [torch.arange(4)])
-    first, second = (peer.read(start, 1, start + GENERATION.size, layout) for peer in peers)
-    owned.write(start, 2, [torch.zeros(4, dtype=torch.int64)])
+    start = FIRST_SLOT + 64
+    offset, layout = HEADER.size, Layout(torch.int64, (4,), 32)
+    owned.write(start, 1, [(offset, torch.arange(4))])
+    first, second = (peer.read(start, 1, [(offset, layout)]).tensors[0] for peer in peers)
+    owned.write(start, 2, [(offset, torch.zeros(4, dtype=torch.int64))])
     assert first.tolist() == second.tolist() == [0, 1, 2, 3]
     peers[0].close()
     with pytest.raises(InvalidArgument):
-        peers[1].read(start, 1, start + GENERATION.size, layout)
-    assert peers[1].read(start, 2, start + GENERATION.size, layout).tolist() == [0, 0, 0, 0]
+        peers[1].read(start, 1, [(offset, layout)])
+    assert peers[1].read(start, 2, [(offset, layout)]).tensors[0].tolist() == [0, 0, 0, 0]
     assert peers[1].read_probe() == probe
     for end in (peers[0], peers[1], owned, owned):
         end.close()

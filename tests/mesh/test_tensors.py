@@ -12,7 +12,7 @@ import torch
 from allroads.errors import InvalidArgument
 from allroads.mesh import shared_memory
 from allroads.mesh.process_memory import ProcessMemoryTransport
-from allroads.mesh.region_transport import GENERATION, PROBE, RegionTransport
+from allroads.mesh.region_transport import ALIGNMENT, FIRST_SLOT, HEADER, PROBE, RegionTransport
 from allroads.mesh.regions import DIRECTORY, SharedRegion
 from allroads.mesh.shared_memory import SharedMemoryTransport
 from allroads.mesh.tensor_receiver import TensorReceiver
@@ -49,7 +49,7 @@ class Ends:
     def carry(self, batch_id: int, *tensors: Tensor) -> tuple[list[pb.TensorRef], list[Tensor]]:
         references = self.sender.pack(batch_id, tensors)
         crossed = [pb.TensorRef.FromString(reference.SerializeToString()) for reference in references]
-        return crossed, [self.receiver.read(reference) for reference in crossed]
+        return crossed, self.receiver.read(crossed).tensors
 
     def close(self) -> None:
         self.sender.close()
@@ -162,7 +162,30 @@ def test_a_late_reader_of_an_old_lease_is_told(joined: Ends) -> None:
     for batch_id in range(2, 6):
         joined.carry(batch_id, torch.ones(8))
     with pytest.raises(InvalidArgument, match="not valid"):
-        joined.receiver.read(old)
+        joined.receiver.read([old])
+
+
+def test_a_batch_is_one_lease(joined: Ends) -> None:
+    (first,), _ = joined.carry(1, torch.zeros(8))
+    (second,), _ = joined.carry(2, torch.ones(8))
+    with pytest.raises(InvalidArgument, match="not valid"):
+        joined.receiver.read([first, second])
+    second.slice.generation = first.slice.generation
+    with pytest.raises(InvalidArgument, match="not valid"):
+        joined.receiver.read([first, second])
+
+
+def test_tensors_lie_aligned(joined: Ends) -> None:
+    sent = [torch.arange(n, dtype=torch.uint8) for n in (1, 17, 16, 3)]
+    references, got = joined.carry(1, *sent)
+    assert all(reference.slice.offset_bytes % ALIGNMENT == 0 for reference in references)
+    assert all(torch.equal(*pair) for pair in zip(sent, got, strict=True))
+
+
+def test_empty_tensors_go_inline_beside_the_others(joined: Ends) -> None:
+    references, got = joined.carry(1, torch.empty(0, 3), torch.ones(2))
+    assert [reference.WhichOneof("location") for reference in references] == ["inline", "slice"]
+    assert [tensor.shape for tensor in got] == [(0, 3), (2,)]
 
 
 def test_leases_are_free_again_on_a_new_stream(joined: Ends) -> None:
@@ -177,7 +200,7 @@ def test_leases_are_free_again_on_a_new_stream(joined: Ends) -> None:
     joined.sender.on_registered(receiver.register(region))
     (reference,) = joined.sender.pack(9, [torch.ones(8)])
     assert where([reference]) == {"slice"}
-    assert receiver.read(reference).tolist() == [1] * 8
+    assert receiver.read([reference]).tensors[0].tolist() == [1] * 8
     receiver.close()
 
 
@@ -186,7 +209,7 @@ def test_the_end_of_a_stream_ends_its_leases(joined: Ends) -> None:
     joined.receiver.close()
     joined.receiver.close()
     with pytest.raises(InvalidArgument, match="not valid"):
-        joined.receiver.read(reference)
+        joined.receiver.read([reference])
     joined.sender.close()
     assert where(joined.sender.pack(2, [torch.zeros(8)])) == {"inline"}
 
@@ -207,7 +230,7 @@ def test_no_name_is_left_once_both_ends_have_the_region() -> None:
 
 def reference(**changes: int | list[int]) -> pb.TensorRef:
     """A right reference to four floats in the first slot, with changes."""
-    place = {"region_id": 1, "offset_bytes": PROBE.size + GENERATION.size, "size_bytes": 16, "generation": 1}
+    place = {"region_id": 1, "offset_bytes": FIRST_SLOT + HEADER.size, "size_bytes": 16, "generation": 1}
     ref = pb.TensorRef(dtype=pb.DTYPE_FLOAT32, shape=[4])
     for name, value in changes.items():
         if name in place:
@@ -230,8 +253,10 @@ def reference(**changes: int | list[int]) -> pb.TensorRef:
         {"offset_bytes": 2**64 - 16},
         {"offset_bytes": 0},
         {"offset_bytes": PROBE.size},
-        {"offset_bytes": PROBE.size + SLOT_BYTES},
-        {"offset_bytes": PROBE.size + 4 * (SLOT_BYTES + GENERATION.size) + GENERATION.size},
+        {"offset_bytes": FIRST_SLOT},
+        {"offset_bytes": FIRST_SLOT + HEADER.size + 4, "size_bytes": 4, "shape": [1]},
+        {"offset_bytes": FIRST_SLOT + SLOT_BYTES + HEADER.size},
+        {"offset_bytes": FIRST_SLOT + 4 * (SLOT_BYTES + HEADER.size) + HEADER.size},
         {"size_bytes": 0},
         {"size_bytes": 2**64 - 1},
         {"size_bytes": 15},
@@ -252,9 +277,9 @@ def reference(**changes: int | list[int]) -> pb.TensorRef:
 )
 def test_slices_that_are_wrong_are_refused_in_general_terms(joined: Ends, changes: dict[str, int | list[int]]) -> None:
     joined.carry(1, torch.arange(4.0))
-    assert joined.receiver.read(reference()).tolist() == [0, 1, 2, 3]
+    assert joined.receiver.read([reference()]).tensors[0].tolist() == [0, 1, 2, 3]
     with pytest.raises(InvalidArgument, match=r"^the tensor reference is not valid$"):
-        joined.receiver.read(reference(**changes))
+        joined.receiver.read([reference(**changes)])
 
 
 @pytest.mark.parametrize(
@@ -271,21 +296,21 @@ def test_slices_that_are_wrong_are_refused_in_general_terms(joined: Ends, change
 )
 def test_without_a_region_only_right_inline_tensors_are_read(ref: pb.TensorRef) -> None:
     with pytest.raises(InvalidArgument):
-        TensorReceiver("home").read(ref)
+        TensorReceiver("home").read([ref])
 
 
 def test_negative_sizes_do_not_even_parse() -> None:
     # Field 2 of TensorRef as a varint of -1 is 2^64 - 1 on the wire; a truncated one is no message at all.
     negative = pb.TensorRef.FromString(b"\x08\x01\x10" + b"\xff" * 9 + b"\x01\x1a\x00")
     with pytest.raises(InvalidArgument):
-        TensorReceiver("home").read(negative)
+        TensorReceiver("home").read([negative])
     with pytest.raises(DecodeError):
         pb.TensorRef.FromString(b"\x10\xff")
 
 
 def test_bytes_that_are_no_bool_become_true() -> None:
     ref = pb.TensorRef(dtype=pb.DTYPE_BOOL, shape=[3], inline=b"\x00\x02\x01")
-    assert TensorReceiver("home").read(ref).tolist() == [False, True, True]
+    assert TensorReceiver("home").read([ref]).tensors[0].tolist() == [False, True, True]
 
 
 def offer(transport: RegionTransport) -> Iterator[pb.Region]:
@@ -305,7 +330,7 @@ def changed(region: pb.Region, **changes: object) -> pb.Region:
 
 
 WRONG_PROBES = [b"", b"x" * PROBE.size]
-WRONG_PROBES += [struct.pack("<8sQ48s", b"allroads", slot_bytes, b"") for slot_bytes in (0, 8, 2**64 - 1)]
+WRONG_PROBES += [struct.pack("<8sQ48s", b"allroads", slot_bytes, b"") for slot_bytes in (0, 8, 16, 72, 2**64 - 1)]
 
 
 class TestRegistration:
@@ -330,12 +355,21 @@ class TestRegistration:
             with pytest.raises(InvalidArgument, match="not valid"):
                 self.receiver().register(bad)
 
-    def test_a_stream_uses_one_region(self, region: pb.Region) -> None:
+    def test_a_stream_uses_one_region_at_a_time(self, region: pb.Region) -> None:
         receiver = self.receiver()
         receiver.register(region)
         with pytest.raises(InvalidArgument, match="one region"):
             receiver.register(region)
         receiver.close()
+
+    def test_a_later_region_takes_the_place_of_the_first(self, region: pb.Region) -> None:
+        receiver = self.receiver()
+        receiver.register(region)
+        other = offer(self.transport)
+        answer = receiver.register(changed(next(other), region_id=2))
+        assert (answer.region_id, answer.transport) == (2, self.transport.number)
+        receiver.close()
+        next(other, None)
 
 
 def test_cuda_is_refused_with_a_clear_message() -> None:
@@ -408,7 +442,7 @@ for line in sys.stdin:
     if kind == "register":
         print(receiver.register(Region.FromString(bytes.fromhex(message))).SerializeToString().hex(), flush=True)
     else:
-        print(receiver.read(TensorRef.FromString(bytes.fromhex(message))).tolist(), flush=True)
+        print(receiver.read([TensorRef.FromString(bytes.fromhex(message))]).tensors[0].tolist(), flush=True)
 """
 
 

@@ -1,0 +1,100 @@
+"""Lanes of a GPU: torch's streams, with words in memory that one process writes and another's stream waits for.
+
+A word is written by `cuStreamWriteValue32` and waited for by `cuStreamWaitValue32`, both queued like a kernel, so
+neither host waits. The driver orders a write behind the work before it as `__threadfence_system` does.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import Unavailable
+from .device_memory import DeviceMemory
+from .driver import call, entered
+
+
+class CudaMark:
+    """An event of a stream."""
+
+    def __init__(self, stream: "torch.cuda.Stream") -> None:
+        with _told():
+            self._event = torch.cuda.Event()
+            self._event.record(stream)
+        self._device = stream.device
+
+    def is_reached(self) -> bool:
+        """See `Mark`."""
+        with _told():
+            return bool(self._event.query())
+
+    def join(self, tensors: Sequence[Tensor]) -> None:
+        """See `Mark`. Torch keeps the tensors' memory until the joining stream is done with it."""
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._event)
+        for tensor in tensors:
+            tensor.record_stream(stream)
+
+
+def mark_here(device: torch.device) -> CudaMark:
+    """The end of what the calling thread has queued on a GPU so far."""
+    return CudaMark(torch.cuda.current_stream(device))
+
+
+class CudaLane:
+    """A stream of a device. `context`: the device's primary one, which torch uses as well."""
+
+    def __init__(self, stream: "torch.cuda.Stream", context: Any) -> None:
+        self._stream, self._context = stream, context
+
+    def put_word(self, memory: DeviceMemory, offset: int, value: int) -> None:
+        """See `Lane`."""
+        with entered(self._context):
+            # 0: with the fence that orders it behind the work before.
+            call("cuStreamWriteValue32", self._stream.cuda_stream, memory.address + offset, value, 0)
+
+    def wait_word(self, memory: DeviceMemory, offset: int, value: int) -> None:
+        """See `Lane`."""
+        with entered(self._context):
+            # 0: greater or equal in cyclic order.
+            call("cuStreamWaitValue32", self._stream.cuda_stream, memory.address + offset, value, 0)
+
+    def copy_in(self, memory: DeviceMemory, offset: int, tensor: Tensor) -> None:
+        """See `Lane`."""
+        place = memory.view(offset, tensor.nbytes).view(tensor.dtype).view(tensor.shape)
+        with _told(), torch.cuda.stream(self._stream):
+            place.copy_(tensor, non_blocking=True)
+
+    def copy_out(self, memory: DeviceMemory, offset: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+        """See `Lane`."""
+        with _told(), torch.cuda.stream(self._stream):
+            copy = torch.empty(tuple(shape), dtype=dtype, device=self._stream.device)
+            return copy.copy_(memory.view(offset, copy.nbytes).view(dtype).view(copy.shape), non_blocking=True)
+
+    def blank_unless(self, memory: DeviceMemory, offset: int, value: int, tensors: Sequence[Tensor]) -> None:
+        """See `Lane`."""
+        with _told(), torch.cuda.stream(self._stream):
+            differs = (memory.view(offset, 8).view(torch.int64) != value).view(())
+            for tensor in tensors:
+                tensor.masked_fill_(differs, float("nan"))
+
+    def mark(self) -> CudaMark:
+        """See `Lane`."""
+        return CudaMark(self._stream)
+
+    def fetch(self, memory: DeviceMemory, offset: int, num_bytes: int) -> bytes:
+        """See `Lane`."""
+        with _told(), torch.cuda.stream(self._stream):
+            # To pageable memory: torch waits until the copy is done.
+            return memory.view(offset, num_bytes).cpu().numpy().tobytes()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Torch tells what CUDA says by RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Unavailable(f"torch failed on the GPU: {error}") from error
