@@ -91,14 +91,14 @@ class Scheduler:
     def admit(self) -> list[Sequence]:
         """Give blocks to waiting sequences as far as they go; the admitted ones, now running.
 
-        Those whose grammar is being built come later, and hold up nobody.
+        Those whose grammar is being built, or whose KV is being fetched, come later and hold up nobody.
         """
         admitted: list[Sequence] = []
         if not self._waiting:
             return admitted
         passed: list[Sequence] = []
         for sequence in list(self._waiting):
-            if sequence.matcher is not None and not sequence.matcher.is_ready:
+            if sequence.is_held or (sequence.matcher is not None and not sequence.matcher.is_ready):
                 continue
             if self._free_slots and self._take_blocks(sequence):
                 sequence.slot = self._free_slots.pop()

@@ -64,6 +64,8 @@ class Sequence:
     """Leading blocks that the pool knows by what they hold, so that others may share them."""
     is_prompt_registered: bool = False
     """Whether the pool knows its prompt's blocks."""
+    is_held: bool = False
+    """Waits for KV from elsewhere, and is not admitted meanwhile."""
     is_ahead: bool = False
     """Its tokens but the last are computed in the background, and nothing is proposed."""
     opinions_from: int = sys.maxsize
