@@ -10,11 +10,13 @@ from ..config import MeshSettings, save_settings, service_names
 from ..mesh.regions import remove_stale_regions
 from .console import stderr, stdout
 from .endpoint import describe_endpoint
+from .gpu_checks import tell_of_turns
 from .leave import leave_if_insisted
 from .log_view import LogView
 from .logs import always, set_up_logging
 from .preflight import check_mesh
 from .run_directory import run_directory
+from .seats import check_ranks
 from .services import child_environment, mesh_services
 from .single_process import SingleProcess
 from .speakers import speaker_of
@@ -30,6 +32,7 @@ async def run_mesh(settings: MeshSettings, *, ready_timeout_s: float, single_pro
         Unavailable: a service failed, and goes on failing.
     """
     began_s = time.monotonic()
+    check_ranks(settings, single_process=single_process)
     settings = check_mesh(settings)
     view = LogView(stderr(), service_names(settings))
     set_up_logging(speaker_of if single_process else always("up"), settings.log_level, view.show)
@@ -49,6 +52,7 @@ async def run_mesh(settings: MeshSettings, *, ready_timeout_s: float, single_pro
             mesh = SingleProcess(_prepared(settings), services, ready_timeout_s=ready_timeout_s, on_ready=on_ready)
             await mesh.run(stop)
             return
+        tell_of_turns(settings)
         supervisor = Supervisor(
             services,
             ready_timeout_s=ready_timeout_s,

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import signal
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +15,9 @@ from .cores import pin
 from .logs import always, set_up_logging
 from .options import Config, resolve_settings
 from .parent import die_with_parent
-from .services import Run, run_of
+from .ranks import follow, lead
+from .seats import Seat, seat_of
+from .services import run_of
 from .stop import stop_on_signals
 
 logger = logging.getLogger(__name__)
@@ -31,27 +35,39 @@ def serve(
     config: Config = None,
     parent_pid: Annotated[int | None, typer.Option(hidden=True)] = None,
     core: Annotated[list[int] | None, typer.Option(hidden=True)] = None,
+    rank: Annotated[int | None, typer.Option(hidden=True)] = None,
+    meeting: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run one service of a mesh until SIGTERM or Ctrl-C.
 
     For meshes whose services are started one by one: in containers, or on several machines. All services
-    read the same file, in which each has an address.
+    read the same file, in which each has an address. A service with `tensor_parallel` starts its other
+    processes itself, unless torchrun has started them.
     """
     if parent_pid is not None:
-        die_with_parent(parent_pid)
+        # A process that follows another has nothing to finish without it.
+        die_with_parent(parent_pid, signal.SIGTERM if rank is None else signal.SIGKILL)
     if core:
         pin(core)
     settings = resolve_settings(config)
     _check_service(service, settings)
     _check_addresses(service, settings)
-    set_up_logging(always(service), settings.log_level)
-    asyncio.run(_run_until_signal(run_of(service), settings))
+    seat = seat_of(service, settings, rank, meeting)
+    set_up_logging(always(service + (seat.speaker if seat else "")), settings.log_level)
+    if seat is not None and seat.place.rank > 0:
+        follow(service, settings, seat.place)
+        return
+    asyncio.run(_run_until_signal(service, settings, config, seat))
     logger.info("stopped")
 
 
-async def _run_until_signal(run: Run, settings: MeshSettings) -> None:
+async def _run_until_signal(service: str, settings: MeshSettings, config: Path | None, seat: Seat | None) -> None:
+    run = run_of(service) if seat is None else None
     with stop_on_signals() as stop:
-        await run(settings, stop.asked)
+        if run is not None:
+            await run(settings, stop.asked)
+        elif seat is not None:
+            await lead(service, settings, config, seat, stop)
 
 
 def _check_service(service: str, settings: MeshSettings) -> None:

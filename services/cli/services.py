@@ -50,8 +50,11 @@ def mesh_services(settings: MeshSettings, config: Path) -> list[Service]:
     gateway_address = join_address(reachable_host(settings.gateway.host), settings.gateway.grpc_port)
     addresses = {name: part.address for name, part in settings.internal.items()} | {"gateway": gateway_address}
     threads = {name: part.num_threads for name, part in settings.internal.items()} | {"gateway": 1}
+    num_processes = {name: tier.tensor_parallel for name, tier in settings.tiers.items()}
     gateway_tls = None if settings.gateway.tls is None else pinned(settings.gateway.tls, "gateway.tls")
-    cores = place(threads, usable_cores()) if settings.pin_cores else {}
+    # Processes of one model share its cores, a thread on each.
+    wanted = {name: count * num_processes.get(name, 1) for name, count in threads.items()}
+    cores = place(wanted, usable_cores()) if settings.pin_cores else {}
     return [
         Service(
             name=name,

@@ -22,9 +22,11 @@ _STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 """Kinds of RoPE whose angles depend on the position alone."""
 
 
-def why_unsupported(model: PreTrainedModel) -> str:
+def why_unsupported(model: PreTrainedModel) -> str:  # noqa: PLR0911 (one for each reason)
     """Why a model cannot be run by `FusedDecoder`; empty where it can."""
     config = model.config
+    if (getattr(model, "_tp_size", None) or 1) > 1:
+        return "its matrices are cut over several processes"
     if config.model_type not in MODEL_TYPES:
         return f"{config.model_type} is none of {', '.join(sorted(MODEL_TYPES))}"
     if config.hidden_act != "silu":

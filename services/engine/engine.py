@@ -7,6 +7,7 @@ sequence).
 
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -14,24 +15,28 @@ import torch
 from torch import Tensor
 
 from ..config import CatchUp, ModelSettings
+from ..cuda.launch_counts import LaunchCounts
 from ..cuda.upload import upload
 from ..errors import AllroadsError, NotANumber, StartupError
 from ..model_identity import identify_model
 from ..model_size import token_kv
 from ..vocabulary import Vocabulary, load_vocabulary
-from .attention import AttentionBackend, KvShape, Row
+from .attention import Row
 from .block_pool import BlockPool
 from .choices import choose
-from .device import pick_device
-from .loading import DTYPES, load_config, load_model
+from .execution import Execution, load_execution
+from .kv_adoption import KvAdoption
+from .kv_blocks import Allocate, KvBlocks, zeros
+from .kv_lending import KvLending
+from .loading import load_config
 from .logprobs import TokenLogprobs
 from .matcher import GrammarBuilder
 from .opinions import Opinion, Past, first_output, opinion_on, places_of_opinion
-from .runner import Output, Runner
+from .runner import Output
 from .sampling_params import Row as SamplingRow
 from .scheduler import Batch, Scheduler
-from .self_check import pick_forward
 from .sequence import Sequence, State
+from .tensor_parallel import Leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +108,33 @@ class Engine:
 
     def __init__(
         self,
-        runner: Runner,
-        backend: AttentionBackend,
+        execution: Execution,
         scheduler: Scheduler,
         facts: ModelFacts,
         grammars: GrammarBuilder,
     ) -> None:
-        self._runner = runner
+        self._runner = execution.runner
+        self._backend = execution.backend
+        self._draws = execution.draws
+        self.recorder = execution.recorder
+        """For work that this engine's thread does again and again; None where nothing is recorded."""
         self._grammars = grammars
-        self._backend = backend
         self._scheduler = scheduler
         self._suspect: set[int] = set()
         """Blocks that may hold NaN and that others still read."""
+        self._lending: KvLending | None = None
+        self._adoption: KvAdoption | None = None
         self.facts = facts
 
     @classmethod
     def load(
-        cls, settings: ModelSettings, *, catch_up: CatchUp = "off", clock: Callable[[], float] = time.monotonic
+        cls,
+        settings: ModelSettings,
+        *,
+        catch_up: CatchUp = "off",
+        clock: Callable[[], float] = time.monotonic,
+        allocate: Allocate = zeros,
+        member: Leader | None = None,
     ) -> "Engine":
         """Load the model that the settings name.
 
@@ -127,39 +142,23 @@ class Engine:
             settings: of the model.
             catch_up: when sequences that are ahead are computed.
             clock: in seconds, by which a batch waits for company.
+            allocate: gives the memory for the KV pool.
+            member: this process, where several run the model and it is the first of them.
 
         Raises:
             StartupError: its files are missing, damaged, or do not fit each other or the settings.
+            Internal: another process of the model ended meanwhile.
         """
-        device = pick_device(settings)
         vocabulary = load_vocabulary(settings.path)
         config = load_config(settings.path)
         if config.vocab_size < len(vocabulary):
             raise StartupError(
                 f"the model in {settings.path} has {config.vocab_size} output rows for {len(vocabulary)} tokens"
             )
-        torch.set_num_threads(settings.num_threads)
-        dtype = DTYPES[settings.dtype]
-        model = load_model(settings.path, dtype=settings.dtype, device=settings.device)
-        block_size = settings.block_size_tokens
-        kv = token_kv(config.to_dict(), settings.path)
-        shape = KvShape(
-            num_layers=kv.num_layers,
-            num_kv_heads=kv.num_kv_heads,
-            head_dim=kv.head_dim,
-            num_blocks=settings.allotted_kv_tokens // block_size,
-            block_size=block_size,
-            num_heads=config.num_attention_heads,
-        )
-        kv_bytes = kv.num_bytes(settings.dtype)
-        _require_memory(kv_bytes * shape.num_blocks * block_size, device.memory_bytes())
-        max_context = min(config.max_position_embeddings, shape.num_blocks * block_size)
-        backend = device.attention(
-            shape, num_slots=settings.max_running, max_blocks=-(-max_context // block_size), dtype=dtype
-        )
+        execution = load_execution(settings, config, len(vocabulary), member, allocate=allocate)
         scheduler = Scheduler(
-            BlockPool(shape.num_blocks, block_size, shares_prefixes=settings.shares_prefixes),
-            max_context=max_context,
+            BlockPool(execution.num_blocks, settings.block_size_tokens, shares_prefixes=settings.shares_prefixes),
+            max_context=execution.max_context,
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,
             max_step_tokens=settings.max_step_tokens,
@@ -173,18 +172,21 @@ class Engine:
             num_output_rows=config.vocab_size,
             hidden_size=config.hidden_size,
             num_parameters=identity.num_parameters,
-            max_context=max_context,
-            kv_bytes_per_token=kv_bytes,
+            max_context=execution.max_context,
+            kv_bytes_per_token=token_kv(config.to_dict(), settings.path).num_bytes(settings.dtype),
         )
-        forward = pick_forward(model, device, shape, max_context)
-        runner = device.runner(forward, backend, len(vocabulary))
         grammars = GrammarBuilder(settings.path, vocabulary.eos_token_ids)
-        return cls(runner, backend, scheduler, facts, grammars)
+        return cls(execution, scheduler, facts, grammars)
 
     @property
     def scheduler(self) -> Scheduler:
         """Who runs and who waits, for its counters."""
         return self._scheduler
+
+    @property
+    def launch_counts(self) -> LaunchCounts:
+        """How its steps were launched."""
+        return self._runner.counts
 
     @property
     def pool(self) -> BlockPool:
@@ -193,7 +195,12 @@ class Engine:
 
     @property
     def held_s(self) -> float | None:
-        """For how many seconds a batch still waits for company, if none comes; None where none waits."""
+        """For how many seconds a batch still waits for company, if none comes; None where none waits.
+
+        0 while KV is being copied.
+        """
+        if self._adoption is not None and self._adoption.is_copying:
+            return 0.0
         gate = self._scheduler.gate
         return gate.held_s if gate.is_holding else None
 
@@ -212,9 +219,15 @@ class Engine:
         if sequence.sampling.grammar is not None:
             sequence.matcher = self._grammars.matcher(sequence.sampling.grammar)
         self._scheduler.add(sequence)
+        if self._adoption is not None:
+            self._adoption.begin(sequence)
 
     def admit(self) -> list[Sequence]:
         """Reserve KV for waiting sequences; those that got it are running now."""
+        if self._lending is not None:
+            self._lending.expire()
+        if self._adoption is not None:
+            self._adoption.turn()
         admitted = self._scheduler.admit()
         for sequence in admitted:
             self._backend.assign(sequence.slot, sequence.blocks)
@@ -250,6 +263,26 @@ class Engine:
             self._clear(self._suspect.intersection(sequence.blocks))
         self._scheduler.remove(sequence)
 
+    @property
+    def kv_blocks(self) -> KvBlocks:
+        """The KV memory, block by block."""
+        return self._backend.kv_blocks()
+
+    def share_kv(self, *, lending: KvLending | None = None, adoption: KvAdoption | None = None) -> None:
+        """From now on lend KV to other processes, or look for that of new sequences there before they are admitted."""
+        self._lending, self._adoption = lending, adoption
+
+    def give_up(self, blocks: SequenceOf[int]) -> None:
+        """See `KvKeeper.give_up`."""
+        if self._suspect:
+            self._clear(self._suspect.intersection(blocks))
+        self.pool.free(blocks)
+
+    def spoil(self, blocks: SequenceOf[int]) -> None:
+        """See `KvKeeper.spoil`."""
+        if blocks:
+            self._backend.clear(list(blocks))
+
     @torch.inference_mode()
     def step(self) -> Step | None:
         """Run one batch; None where no sequence has tokens to compute, or those that have wait for company."""
@@ -275,7 +308,8 @@ class Engine:
         ends = list(accumulate(row.num_outputs for row in rows))
         asked = [self._ask(sequence, row, end) for (sequence, _), row, end in zip(batch, rows, ends, strict=True)]
         wishes = {index: wish for one in asked for index, wish in one.wishes.items()}
-        choices = choose(output, wishes, [end - 1 for one, end in zip(asked, ends, strict=True) if one.proposes])
+        written = [end - 1 for one, end in zip(asked, ends, strict=True) if one.proposes]
+        choices = choose(output, wishes, written, self._draws)
         kept: list[int] = []
         sequences: list[Sequence] = []
         opinions: list[Opinion] = []
@@ -347,6 +381,8 @@ class Engine:
         """Make a sequence's blocks from `first` on its own, so that they can be written again."""
         pool = self.pool
         own = slice(first, sequence.num_registered_blocks)
+        if self._lending is not None:
+            self._lending.revoke(sequence.blocks[own])
         shared = [index for index in range(own.start, own.stop) if pool.is_shared(sequence.blocks[index])]
         fresh = pool.allocate(len(shared))
         pool.forget([block for block in sequence.blocks[own] if not pool.is_shared(block)])
@@ -388,13 +424,3 @@ def _take_drafted(sequence: Sequence) -> Drafted:
         torch.cat(sequence.take_draft_logits()),
         torch.cat(hidden_states) if hidden_states else None,
     )
-
-
-def _require_memory(num_bytes: int, memory_bytes: int) -> None:
-    """Refuse a KV pool that the device could never hold; the system would end the service when it fills."""
-    if num_bytes > memory_bytes:
-        raise StartupError(
-            f"the KV pool needs {num_bytes} bytes and the device has {memory_bytes}; lower num_kv_tokens, or "
-            'set it to "auto" and memory_bytes for the device',
-            field="num_kv_tokens",
-        )

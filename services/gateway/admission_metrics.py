@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from .admission.gathered import LAUNCH_CAUSES
+from .admission.gathered import LAUNCH_CAUSES, STEP_WAYS
 from .admission.throughput_model import FAULTS, Fault
 
 _SOLVER_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -30,6 +30,12 @@ class AdmissionMetrics:
             "allroads_launches",
             "Batches of larger tiers for which hand-offs waited: enough came, nobody else could come, or time was up",
             ["tier", "cause"],
+            registry=registry,
+        )
+        self._steps = Counter(
+            "allroads_steps",
+            "Steps of a model: replayed as a CUDA graph, or run directly, operation by operation",
+            ["tier", "way"],
             registry=registry,
         )
         self._step_s = Gauge("allroads_step_seconds", "Mean time of a step, of late", ["tier"], registry=registry)
@@ -67,6 +73,11 @@ class AdmissionMetrics:
         """A larger tier launched so many batches since the last call; by fields of a report."""
         for cause, field in LAUNCH_CAUSES.items():
             self._launches.labels(name, cause).inc(counts[field])
+
+    def count_steps(self, name: str, counts: Mapping[str, int]) -> None:
+        """A tier ran so many steps since the last call; by fields of a report."""
+        for way, field in STEP_WAYS.items():
+            self._steps.labels(name, way).inc(counts[field])
 
     def show_step(self, name: str, seconds: float | None) -> None:
         """Mean of a tier's steps; None leaves what is there."""

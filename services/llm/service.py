@@ -6,13 +6,18 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import grpc
+import torch
 from torch import Tensor
 
 from ..config import MeshSettings, ModelSettings
+from ..cuda.stream import own_stream
 from ..engine.engine import Engine
-from ..errors import AllroadsError, InvalidArgument
+from ..engine.kv_blocks import zeros
+from ..engine.tensor_parallel import Leader
+from ..errors import AllroadsError, InvalidArgument, NotFound
 from ..memory import resolve_memory
 from ..mesh.joined_call import joined_call
+from ..mesh.region_transport import Received
 from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status
 from ..mesh.stream import Outbox, serve_stream
@@ -26,9 +31,11 @@ from ..model.description import describe, vocabulary_page
 from ..model.streams import Streams
 from ..model.warm_up import warm_up
 from ..policies.registry import PolicyRegistry
+from .kv_sharing import KvSharing, memory_to_lend
+from .lending import KvLender
 from .opinion_log import OpinionLog
 from .prompts import Answer, LeavePrompt, ReadPrompt
-from .tier import Command, StreamClosed, Tier, Visit
+from .tier import Call, Command, StreamClosed, Tier, Visit
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +54,10 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
         *,
         name: str,
         tracer: Tracer,
+        lender: KvLender | None = None,
     ) -> None:
+        self._lender = lender
+        self._device = torch.device(settings.device)
         self._description = describe(engine, settings, tier)
         self._vocabulary = engine.facts.vocabulary
         self._host = host
@@ -78,14 +88,19 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
         """Serve one home until it half-closes or is gone."""
         outbox: Outbox[model_pb2.VisitResponse] = Outbox()
         stream_id = self.streams.join(outbox)
-        receiver = TensorReceiver(context.peer())
+        receiver = TensorReceiver(context.peer(), device=self._device)
 
         def take(request: model_pb2.VisitRequest) -> None:
             if request.HasField("register"):
                 outbox.put(model_pb2.VisitResponse(registered=receiver.register(request.register)))
             else:
-                logits = _read_draft_logits(receiver, request)
+                arrivals: list[Received] = []
+                logits = _read_draft_logits(receiver, request, arrivals)
+                for received in arrivals:
+                    self._host.post(Call(received.join))
                 self._host.post(Visit(stream_id, request, logits, self._spans(request)))
+                if (withdrawal := receiver.withdrawal()) is not None:
+                    outbox.put(model_pb2.VisitResponse(registered=withdrawal))
 
         try:
             await serve_stream(context, request_iterator, outbox, take)
@@ -118,6 +133,35 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
             self._host.post(LeavePrompt(prompt))
         return model_pb2.PromptLogprobsResponse(logprobs=map(logprobs_wire.to_wire, answer))
 
+    async def MoveSequence(  # noqa: N802
+        self,
+        request: model_pb2.MoveSequenceRequest,
+        context: "grpc.aio.ServicerContext[model_pb2.MoveSequenceRequest, model_pb2.MoveSequenceResponse]",
+    ) -> model_pb2.MoveSequenceResponse:
+        """Lend the KV of a sequence's beginning."""
+        try:
+            return await self._require_lender().move(request)
+        except AllroadsError as error:
+            await context.abort(grpc_status(error), error.message)
+            raise
+
+    async def ReleaseLoan(  # noqa: N802
+        self,
+        request: model_pb2.ReleaseLoanRequest,
+        context: "grpc.aio.ServicerContext[model_pb2.ReleaseLoanRequest, model_pb2.ReleaseLoanResponse]",
+    ) -> model_pb2.ReleaseLoanResponse:
+        """End a loan."""
+        try:
+            return await self._require_lender().release(request)
+        except AllroadsError as error:
+            await context.abort(grpc_status(error), error.message)
+            raise
+
+    def _require_lender(self) -> KvLender:
+        if self._lender is None:
+            raise NotFound("no KV is lent here; set lends_kv")
+        return self._lender
+
     def _spans(self, request: model_pb2.VisitRequest) -> dict[int, OpenSpan]:
         """Of the sequences that the hand-offs of a message open, by their place in it."""
         spans = (
@@ -134,21 +178,34 @@ def _set(answered: "asyncio.Future[Answer]", answer: Answer) -> None:
 
 
 def _read_draft_logits(
-    receiver: TensorReceiver, request: model_pb2.VisitRequest
+    receiver: TensorReceiver, request: model_pb2.VisitRequest, arrivals: list[Received]
 ) -> dict[int, Tensor | InvalidArgument]:
-    """What the hand-offs of a message bring, by their place in it; one that cannot be read fails by itself."""
+    """What the hand-offs of a message bring, by their place in it; one that cannot be read fails by itself.
+
+    `arrivals`: gets what is on its way on the device, which the decode thread must join before it looks at it.
+    """
     read: dict[int, Tensor | InvalidArgument] = {}
     for index, hand_off in enumerate(request.hand_offs):
         if hand_off.HasField("draft_logits"):
             try:
-                read[index] = receiver.read(hand_off.draft_logits)
+                received = receiver.read([hand_off.draft_logits])
             except InvalidArgument as error:
                 read[index] = error
+                continue
+            (read[index],) = received.tensors
+            if received.mark is not None:
+                arrivals.append(received)
     return read
 
 
-async def run(settings: MeshSettings, stop: asyncio.Event, name: str = "llm") -> None:
-    """Serve a larger model until `stop` is set. `name`: which of the mesh's tiers.
+async def run(settings: MeshSettings, stop: asyncio.Event, name: str = "llm", member: Leader | None = None) -> None:
+    """Serve a larger model until `stop` is set.
+
+    Args:
+        settings: of the mesh.
+        stop: set from outside.
+        name: which of the mesh's tiers.
+        member: this process, where several run the model and it is the first of them.
 
     Raises:
         StartupError: the model cannot be loaded, or the address not be bound.
@@ -157,11 +214,14 @@ async def run(settings: MeshSettings, stop: asyncio.Event, name: str = "llm") ->
     settings = resolve_memory(settings)
     own, number = settings.tier_settings(name), list(settings.tiers).index(name)
     policies = PolicyRegistry.load()
-    engine = await asyncio.to_thread(partial(Engine.load, own, catch_up=own.catch_up))
+    memory = memory_to_lend(own)
+    allocate = zeros if memory is None else memory.allocate
+    engine = await asyncio.to_thread(partial(Engine.load, own, catch_up=own.catch_up, allocate=allocate, member=member))
     await asyncio.to_thread(warm_up, engine)
     host: DecodeHost[Command] = DecodeHost()
     tracer = open_tracer(name)
-    servicer = TierServicer(engine, own, number, host, name=name, tracer=tracer)
+    sharing = await KvSharing.start(engine, own, memory, host, settings)
+    servicer = TierServicer(engine, own, number, host, name=name, tracer=tracer, lender=sharing.lender)
     log = OpinionLog(own.opinions_path) if own.opinions_path is not None else None
     tier = Tier(
         engine,
@@ -178,7 +238,7 @@ async def run(settings: MeshSettings, stop: asyncio.Event, name: str = "llm") ->
     await server.start(own.address, credentials)
     crash = asyncio.create_task(host.until_crash())
     try:
-        host.start(tier.turn)
+        host.start(tier.turn, own_stream(own.device, own.stream_priority))
         await server.set_ready(True)
         logger.info("%s ready: %s", engine.facts.model_id, own.address)
         await first_of(stop, crash)
@@ -186,4 +246,5 @@ async def run(settings: MeshSettings, stop: asyncio.Event, name: str = "llm") ->
         await server.stop(settings.grace_s, is_busy=lambda: tier.num_visitors > 0)
         crash.cancel()
         host.stop()
+        await sharing.close()
         await asyncio.to_thread(tracer.close)

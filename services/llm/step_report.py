@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from ..cuda.launch_counts import LaunchCounts
 from ..engine.launch_gate import LaunchGate
 from ..mesh.regions import boot_id
 from ..mesh.wire import model_pb2
@@ -15,15 +16,17 @@ MAX_STEPS = 64
 class StepReports:
     """Gathers what happens until there is a message to tell it with. Belongs to the decode thread."""
 
-    def __init__(self, clock: StepClock, gate: LaunchGate) -> None:
+    def __init__(self, clock: StepClock, gate: LaunchGate, steps: LaunchCounts) -> None:
         self._clock = clock
         self._gate = gate
+        self._launched_steps = steps
         self._boot_id = boot_id()
         self._steps: deque[tuple[int, int, int, int]] = deque(maxlen=MAX_STEPS)
         """Rows, positions, start and microseconds of steps that nobody was told of."""
         self._over: list[Visitor] = []
         """Visitors whose visit this turn ended."""
         self._told_launches = self._launches()
+        self._told_steps = steps.totals
 
     def took_part(self, visitor: Visitor) -> None:
         """A step was run for a visit."""
@@ -45,6 +48,8 @@ class StepReports:
         rows, positions, started, took = zip(*self._steps, strict=True) if self._steps else ((), (), (), ())
         launches = self._launches()
         full, last, flushed = (now - told for now, told in zip(launches, self._told_launches, strict=True))
+        steps = self._launched_steps.totals
+        replayed, direct = (now - told for now, told in zip(steps, self._told_steps, strict=True))
         report = model_pb2.StepReport(
             num_rows=rows,
             num_positions=positions,
@@ -55,16 +60,18 @@ class StepReports:
             num_last_launches=last,
             num_flushed_launches=flushed,
             threshold=self._gate.threshold,
+            num_replayed_steps=replayed,
+            num_direct_steps=direct,
         )
         for response in responses.values():
             response.steps.CopyFrom(report)
         for visitor in self._over:
-            steps = responses[visitor.key[0]].steps
-            steps.num_visits += 1
-            steps.num_visit_steps += visitor.num_steps
-            steps.there_us += max(0, self._clock.ended_ns - visitor.arrived_ns) // 1000
-            steps.waited_us += visitor.waited_ns // 1000
-        self._told_launches = launches
+            told = responses[visitor.key[0]].steps
+            told.num_visits += 1
+            told.num_visit_steps += visitor.num_steps
+            told.there_us += max(0, self._clock.ended_ns - visitor.arrived_ns) // 1000
+            told.waited_us += visitor.waited_ns // 1000
+        self._told_launches, self._told_steps = launches, steps
         self._steps.clear()
         self._over.clear()
 

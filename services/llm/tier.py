@@ -61,7 +61,14 @@ class StreamClosed(Arrival):
     stream_id: int
 
 
-Command = Visit | StreamClosed | ReadPrompt | LeavePrompt
+@dataclass(frozen=True, slots=True, eq=False)
+class Call(Arrival):
+    """Something else that is to be done in the decode thread. It raises nothing."""
+
+    run: Callable[[], None]
+
+
+Command = Visit | StreamClosed | ReadPrompt | LeavePrompt | Call
 Responses = dict[int, model_pb2.VisitResponse]
 """What one turn has to say, by stream."""
 
@@ -93,7 +100,7 @@ class Tier:
         self._responses: Responses = {}
         self._launches = LaunchWishes()
         self._clock = StepClock()
-        self._reports = StepReports(self._clock, engine.scheduler.gate)
+        self._reports = StepReports(self._clock, engine.scheduler.gate, engine.launch_counts)
 
     @property
     def num_visitors(self) -> int:
@@ -152,6 +159,8 @@ class Tier:
                 self._prompts.take(command)
             case LeavePrompt(prompt):
                 self._prompts.leave(prompt)
+            case Call(run):
+                run()
 
     def _wish(self, stream_id: int, wish: model_pb2.LaunchThreshold) -> None:
         """A home says when we are to launch."""

@@ -72,7 +72,7 @@ class Home:
         self._scorers: Mapping[str, router_pb2.ScorerDescription] = {}
         self._decisions = decisions
         self._clock = StepClock()
-        self._reports = Reports(num_tiers)
+        self._reports = Reports(num_tiers, engine.launch_counts)
         self._journeys = Journeys(
             engine,
             tensors,

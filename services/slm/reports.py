@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..cuda.launch_counts import LaunchCounts
 from ..mesh.regions import boot_id
 from ..mesh.wire import model_pb2
 from ..model.step_clock import StepClock
@@ -42,6 +43,8 @@ class _Counts:
     num_full_launches: int = 0
     num_last_launches: int = 0
     num_flushed_launches: int = 0
+    num_replayed_steps: int = 0
+    num_direct_steps: int = 0
 
 
 class _Past(NamedTuple):
@@ -59,7 +62,10 @@ class _Past(NamedTuple):
 class Reports:
     """One report for each tier, the home's first. Belongs to the decode thread."""
 
-    def __init__(self, num_tiers: int, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, num_tiers: int, steps: LaunchCounts, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """`steps`: how the home's own are launched."""
+        self._launched_steps = steps
+        self._told_steps = steps.totals
         self.mark = StepMark()
         """Of the step in hand, or of the next."""
         self._num_tiers = num_tiers
@@ -129,10 +135,17 @@ class Reports:
         counts.num_full_launches += report.num_full_launches
         counts.num_last_launches += report.num_last_launches
         counts.num_flushed_launches += report.num_flushed_launches
+        counts.num_replayed_steps += report.num_replayed_steps
+        counts.num_direct_steps += report.num_direct_steps
         self._thresholds[tier] = report.threshold
 
     def take(self, num_requests: int) -> list[model_pb2.TierReport]:
         """What came up since the last call, with the steps that are old enough. `num_requests`: open at the home."""
+        steps, own = self._launched_steps.totals, self._counts[HOME]
+        own.num_replayed_steps, own.num_direct_steps = (
+            now - told for now, told in zip(steps, self._told_steps, strict=True)
+        )
+        self._told_steps = steps
         reports = [self._report(tier) for tier in range(self._num_tiers)]
         reports[HOME].num_requests = num_requests
         reports[HOME].num_rejected = self._num_rejected
@@ -174,4 +187,6 @@ class Reports:
             num_last_launches=min(counts.num_last_launches, _MAX_COUNT),
             num_flushed_launches=min(counts.num_flushed_launches, _MAX_COUNT),
             threshold=self._thresholds[tier],
+            num_replayed_steps=min(counts.num_replayed_steps, _MAX_COUNT),
+            num_direct_steps=min(counts.num_direct_steps, _MAX_COUNT),
         )

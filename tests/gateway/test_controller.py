@@ -140,6 +140,8 @@ def reports(num_requests: int, num_tiers: int = 2) -> list[model_pb2.TierReport]
         num_full_launches=3,
         num_last_launches=2,
         num_flushed_launches=1,
+        num_replayed_steps=4,
+        num_direct_steps=2,
     )
     return [home, *[larger] * (num_tiers - 1)]
 
@@ -158,6 +160,9 @@ async def test_tiers_launch_at_once_until_the_mesh_is_known() -> None:
     assert bench.metric("allroads_predicted_tokens_per_s") == pytest.approx(480.0)
     assert bench.metric("allroads_step_seconds", tier="llm") == pytest.approx(0.02)
     assert bench.metric("allroads_launches_total", tier="llm", cause="full") == 3.0
+    assert bench.metric("allroads_steps_total", tier="llm", way="replayed") == 4.0
+    assert bench.metric("allroads_steps_total", tier="llm", way="direct") == 2.0
+    assert bench.metric("allroads_steps_total", tier="slm", way="direct") == 0.0
 
 
 async def test_nothing_happens_before_a_mesh_is_met() -> None:

@@ -1,6 +1,7 @@
 """What the home gathers for the model of the mesh's throughput."""
 
 import pytest
+from allroads.cuda.launch_counts import LaunchCounts
 from allroads.engine.sampling import SamplingParams
 from allroads.engine.sequence import Sequence
 from allroads.mesh.regions import boot_id
@@ -20,7 +21,8 @@ class Mesh:
     def __init__(self) -> None:
         self.now_ns = 1000 * MS
         self.clock = StepClock(lambda: self.now_ns)
-        self.reports = Reports(2, lambda: self.now_ns)
+        self.steps = LaunchCounts()
+        self.reports = Reports(2, self.steps, lambda: self.now_ns)
 
     def step(self, took_ms: int, *, num_rows: int = 1, num_positions: int = 1) -> None:
         """A turn of the home with a step, which begins now."""
@@ -202,3 +204,17 @@ def test_what_is_cleared_is_not_told(mesh: Mesh) -> None:
     assert not home.num_rows
     assert not large.num_rows
     assert large.num_full_launches == 0
+
+
+def test_how_steps_were_launched_is_told_once_by_each_tier(mesh: Mesh) -> None:
+    mesh.steps.num_replayed += 5
+    mesh.steps.num_eager["shape"] += 2
+    mesh.steps.num_eager["not recorded"] += 1
+    mesh.tell(num_replayed_steps=4, num_direct_steps=6)
+    home, tier = mesh.later()
+    assert (home.num_replayed_steps, home.num_direct_steps) == (5, 3)
+    assert (tier.num_replayed_steps, tier.num_direct_steps) == (4, 6)
+    mesh.steps.num_replayed += 1
+    home, tier = mesh.later()
+    assert (home.num_replayed_steps, home.num_direct_steps) == (1, 0)
+    assert (tier.num_replayed_steps, tier.num_direct_steps) == (0, 0)

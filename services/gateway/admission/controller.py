@@ -193,6 +193,8 @@ class AdmissionController:
         self._looked_s = now_s if is_open else None
         for name, tier in zip(profile.tier_names[1:], gathered[1:], strict=False):
             self._metrics.count_launches(name, tier.sums)
+        for name, tier in zip(profile.tier_names, gathered, strict=False):
+            self._metrics.count_steps(name, tier.sums)
         for name, step_s in zip(profile.tier_names, profile.step_s, strict=True):
             self._metrics.show_step(name, step_s)
 

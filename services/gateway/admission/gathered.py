@@ -12,7 +12,9 @@ _COUNTS = ("num_tokens", "num_rejected", "num_visits", "num_visit_steps", "num_c
 _TIMES = ("decision_us", "away_us", "there_us", "waited_us")
 LAUNCH_CAUSES = {"full": "num_full_launches", "last": "num_last_launches", "flushed": "num_flushed_launches"}
 """Why a batch was launched, and the field of a report that counts it."""
-_SUMMED = (*_COUNTS, *_TIMES, *LAUNCH_CAUSES.values())
+STEP_WAYS = {"replayed": "num_replayed_steps", "direct": "num_direct_steps"}
+"""How a step ran: as a CUDA graph, or operation by operation; and the field that counts it."""
+_SUMMED = (*_COUNTS, *_TIMES, *LAUNCH_CAUSES.values(), *STEP_WAYS.values())
 
 
 class GatheredTier:

@@ -23,6 +23,187 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class MoveSequenceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    NUM_KNOWN_BLOCKS_FIELD_NUMBER: _builtins.int
+    KV_FIELD_NUMBER: _builtins.int
+    num_known_blocks: _builtins.int
+    """Leading blocks that the asker has already: told are those after them."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """What a sequence's KV is known by: its tokens, from the start."""
+
+    @_builtins.property
+    def kv(self) -> Global___KvIdentity:
+        """Of the asker: nothing is lent unless it is the lender's, too."""
+
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        num_known_blocks: _builtins.int = ...,
+        kv: Global___KvIdentity | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kv", b"kv"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv", b"kv", "num_known_blocks", b"num_known_blocks", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveSequenceRequest: _TypeAlias = MoveSequenceRequest  # noqa: Y015
+
+@_typing.final
+class KvIdentity(_message.Message):
+    """Whose KV it is, and how a block of it lies in memory. Equal where every field is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_ID_FIELD_NUMBER: _builtins.int
+    WEIGHTS_HASH_FIELD_NUMBER: _builtins.int
+    ATTENTION_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    NUM_LAYERS_FIELD_NUMBER: _builtins.int
+    NUM_KV_HEADS_FIELD_NUMBER: _builtins.int
+    HEAD_DIM_FIELD_NUMBER: _builtins.int
+    BLOCK_SIZE_TOKENS_FIELD_NUMBER: _builtins.int
+    model_id: _builtins.str
+    weights_hash: _builtins.str
+    """Hash over the weights' files."""
+    attention: _builtins.str
+    """Way to compute attention, which decides how KV lies."""
+    dtype: _builtins.str
+    num_layers: _builtins.int
+    num_kv_heads: _builtins.int
+    head_dim: _builtins.int
+    block_size_tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        model_id: _builtins.str = ...,
+        weights_hash: _builtins.str = ...,
+        attention: _builtins.str = ...,
+        dtype: _builtins.str = ...,
+        num_layers: _builtins.int = ...,
+        num_kv_heads: _builtins.int = ...,
+        head_dim: _builtins.int = ...,
+        block_size_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attention", b"attention", "block_size_tokens", b"block_size_tokens", "dtype", b"dtype", "head_dim", b"head_dim", "model_id", b"model_id", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "weights_hash", b"weights_hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvIdentity: _TypeAlias = KvIdentity  # noqa: Y015
+
+@_typing.final
+class KvPool(_message.Message):
+    """Memory that holds the KV of a whole service, for reading."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    NUM_BLOCKS_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Random, of this life of the lender: where it is another one, so is the memory."""
+    num_blocks: _builtins.int
+    """Blocks that the memory has room for."""
+    @_builtins.property
+    def region(self) -> _common_pb2.Region:
+        """Begins with its probe, one page for it; the blocks follow."""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        num_blocks: _builtins.int = ...,
+        region: _common_pb2.Region | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["region", b"region"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "num_blocks", b"num_blocks", "region", b"region"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvPool: _TypeAlias = KvPool  # noqa: Y015
+
+@_typing.final
+class MoveSequenceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    LOAN_ID_FIELD_NUMBER: _builtins.int
+    BLOCK_IDS_FIELD_NUMBER: _builtins.int
+    loan_id: _builtins.int
+    """Counts the lender's loans; 0 where nothing is lent, since nothing is known of these tokens."""
+    @_builtins.property
+    def pool(self) -> Global___KvPool: ...
+    @_builtins.property
+    def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """In the order of the sequence, after the known ones. They stay as they are until the loan is over."""
+
+    def __init__(
+        self,
+        *,
+        pool: Global___KvPool | None = ...,
+        loan_id: _builtins.int = ...,
+        block_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "loan_id", b"loan_id", "pool", b"pool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveSequenceResponse: _TypeAlias = MoveSequenceResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseLoanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    LOAN_ID_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Of the pool."""
+    loan_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        loan_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "loan_id", b"loan_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseLoanRequest: _TypeAlias = ReleaseLoanRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseLoanResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAS_GOOD_FIELD_NUMBER: _builtins.int
+    was_good: _builtins.bool
+    """Whether every block still held what was lent."""
+    def __init__(
+        self,
+        *,
+        was_good: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["was_good", b"was_good"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseLoanResponse: _TypeAlias = ReleaseLoanResponse  # noqa: Y015
+
+@_typing.final
 class PromptLogprobsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -563,6 +744,8 @@ class TierReport(_message.Message):
     THRESHOLD_FIELD_NUMBER: _builtins.int
     NUM_REQUESTS_FIELD_NUMBER: _builtins.int
     NUM_REJECTED_FIELD_NUMBER: _builtins.int
+    NUM_REPLAYED_STEPS_FIELD_NUMBER: _builtins.int
+    NUM_DIRECT_STEPS_FIELD_NUMBER: _builtins.int
     num_tokens: _builtins.int
     """Committed tokens that it wrote."""
     num_visits: _builtins.int
@@ -587,6 +770,9 @@ class TierReport(_message.Message):
     num_requests: _builtins.int
     """Of the home: requests that are open, whoever's they are; and proposals that were turned down."""
     num_rejected: _builtins.int
+    num_replayed_steps: _builtins.int
+    """Steps that ran as a CUDA graph, and those that ran operation by operation."""
+    num_direct_steps: _builtins.int
     @_builtins.property
     def num_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """One entry a step, parallel arrays: sequences for which a token was wanted, token positions computed, its time
@@ -620,10 +806,12 @@ class TierReport(_message.Message):
         threshold: _builtins.int = ...,
         num_requests: _builtins.int = ...,
         num_rejected: _builtins.int = ...,
+        num_replayed_steps: _builtins.int = ...,
+        num_direct_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_us", b"away_us", "decision_us", b"decision_us", "num_confirmed", b"num_confirmed", "num_flushed_launches", b"num_flushed_launches", "num_full_launches", b"num_full_launches", "num_last_launches", b"num_last_launches", "num_positions", b"num_positions", "num_rejected", b"num_rejected", "num_requests", b"num_requests", "num_rows", b"num_rows", "num_tokens", b"num_tokens", "num_visit_steps", b"num_visit_steps", "num_visits", b"num_visits", "overlap", b"overlap", "step_us", b"step_us", "there_us", b"there_us", "threshold", b"threshold", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_us", b"away_us", "decision_us", b"decision_us", "num_confirmed", b"num_confirmed", "num_direct_steps", b"num_direct_steps", "num_flushed_launches", b"num_flushed_launches", "num_full_launches", b"num_full_launches", "num_last_launches", b"num_last_launches", "num_positions", b"num_positions", "num_rejected", b"num_rejected", "num_replayed_steps", b"num_replayed_steps", "num_requests", b"num_requests", "num_rows", b"num_rows", "num_tokens", b"num_tokens", "num_visit_steps", b"num_visit_steps", "num_visits", b"num_visits", "overlap", b"overlap", "step_us", b"step_us", "there_us", b"there_us", "threshold", b"threshold", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -648,6 +836,8 @@ class StepReport(_message.Message):
     NUM_LAST_LAUNCHES_FIELD_NUMBER: _builtins.int
     NUM_FLUSHED_LAUNCHES_FIELD_NUMBER: _builtins.int
     THRESHOLD_FIELD_NUMBER: _builtins.int
+    NUM_REPLAYED_STEPS_FIELD_NUMBER: _builtins.int
+    NUM_DIRECT_STEPS_FIELD_NUMBER: _builtins.int
     boot_id: _builtins.str
     """Where clocks can be compared: the host's boot id."""
     num_visits: _builtins.int
@@ -658,6 +848,8 @@ class StepReport(_message.Message):
     num_last_launches: _builtins.int
     num_flushed_launches: _builtins.int
     threshold: _builtins.int
+    num_replayed_steps: _builtins.int
+    num_direct_steps: _builtins.int
     @_builtins.property
     def num_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -684,10 +876,12 @@ class StepReport(_message.Message):
         num_last_launches: _builtins.int = ...,
         num_flushed_launches: _builtins.int = ...,
         threshold: _builtins.int = ...,
+        num_replayed_steps: _builtins.int = ...,
+        num_direct_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "num_flushed_launches", b"num_flushed_launches", "num_full_launches", b"num_full_launches", "num_last_launches", b"num_last_launches", "num_positions", b"num_positions", "num_rows", b"num_rows", "num_visit_steps", b"num_visit_steps", "num_visits", b"num_visits", "started_ns", b"started_ns", "step_us", b"step_us", "there_us", b"there_us", "threshold", b"threshold", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "num_direct_steps", b"num_direct_steps", "num_flushed_launches", b"num_flushed_launches", "num_full_launches", b"num_full_launches", "num_last_launches", b"num_last_launches", "num_positions", b"num_positions", "num_replayed_steps", b"num_replayed_steps", "num_rows", b"num_rows", "num_visit_steps", b"num_visit_steps", "num_visits", b"num_visits", "started_ns", b"started_ns", "step_us", b"step_us", "there_us", b"there_us", "threshold", b"threshold", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -218,6 +218,16 @@ class TierServiceStub:
                 request_serializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsRequest.SerializeToString,
                 response_deserializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsResponse.FromString,
                 _registered_method=True)
+        self.MoveSequence = channel.unary_unary(
+                '/allroads.v1.TierService/MoveSequence',
+                request_serializer=allroads_dot_v1_dot_model__pb2.MoveSequenceRequest.SerializeToString,
+                response_deserializer=allroads_dot_v1_dot_model__pb2.MoveSequenceResponse.FromString,
+                _registered_method=True)
+        self.ReleaseLoan = channel.unary_unary(
+                '/allroads.v1.TierService/ReleaseLoan',
+                request_serializer=allroads_dot_v1_dot_model__pb2.ReleaseLoanRequest.SerializeToString,
+                response_deserializer=allroads_dot_v1_dot_model__pb2.ReleaseLoanResponse.FromString,
+                _registered_method=True)
 
 
 class TierServiceServicer:
@@ -250,6 +260,21 @@ class TierServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MoveSequence(self, request, context):
+        """For a service of the same model on the same host or GPU, which takes over a sequence or begins one like it: lends
+        the KV that this tier holds of its beginning, to be copied without passing through any message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseLoan(self, request, context):
+        """Ends a loan, and says whether it had lasted until now. Without that answer nothing copied may be used.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -272,6 +297,16 @@ def add_TierServiceServicer_to_server(servicer, server):
                     servicer.GetPromptLogprobs,
                     request_deserializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsRequest.FromString,
                     response_serializer=allroads_dot_v1_dot_model__pb2.PromptLogprobsResponse.SerializeToString,
+            ),
+            'MoveSequence': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveSequence,
+                    request_deserializer=allroads_dot_v1_dot_model__pb2.MoveSequenceRequest.FromString,
+                    response_serializer=allroads_dot_v1_dot_model__pb2.MoveSequenceResponse.SerializeToString,
+            ),
+            'ReleaseLoan': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseLoan,
+                    request_deserializer=allroads_dot_v1_dot_model__pb2.ReleaseLoanRequest.FromString,
+                    response_serializer=allroads_dot_v1_dot_model__pb2.ReleaseLoanResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -383,6 +418,60 @@ class TierService:
             '/allroads.v1.TierService/GetPromptLogprobs',
             allroads_dot_v1_dot_model__pb2.PromptLogprobsRequest.SerializeToString,
             allroads_dot_v1_dot_model__pb2.PromptLogprobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveSequence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allroads.v1.TierService/MoveSequence',
+            allroads_dot_v1_dot_model__pb2.MoveSequenceRequest.SerializeToString,
+            allroads_dot_v1_dot_model__pb2.MoveSequenceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseLoan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allroads.v1.TierService/ReleaseLoan',
+            allroads_dot_v1_dot_model__pb2.ReleaseLoanRequest.SerializeToString,
+            allroads_dot_v1_dot_model__pb2.ReleaseLoanResponse.FromString,
             options,
             channel_credentials,
             insecure,

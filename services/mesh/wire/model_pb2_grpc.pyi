@@ -94,6 +94,12 @@ class TierServiceStub:
     """Hand-offs go in, the tokens written during the visit come out. Closing the stream frees its sequences."""
     GetPromptLogprobs: _grpc.UnaryUnaryMultiCallable[_model_pb2.PromptLogprobsRequest, _model_pb2.PromptLogprobsResponse]
     """Of this tier's model. Cancelling the call frees what it holds."""
+    MoveSequence: _grpc.UnaryUnaryMultiCallable[_model_pb2.MoveSequenceRequest, _model_pb2.MoveSequenceResponse]
+    """For a service of the same model on the same host or GPU, which takes over a sequence or begins one like it: lends
+    the KV that this tier holds of its beginning, to be copied without passing through any message.
+    """
+    ReleaseLoan: _grpc.UnaryUnaryMultiCallable[_model_pb2.ReleaseLoanRequest, _model_pb2.ReleaseLoanResponse]
+    """Ends a loan, and says whether it had lasted until now. Without that answer nothing copied may be used."""
 
 @_typing.type_check_only
 class TierServiceAsyncStub(TierServiceStub):
@@ -106,6 +112,12 @@ class TierServiceAsyncStub(TierServiceStub):
     """Hand-offs go in, the tokens written during the visit come out. Closing the stream frees its sequences."""
     GetPromptLogprobs: _aio.UnaryUnaryMultiCallable[_model_pb2.PromptLogprobsRequest, _model_pb2.PromptLogprobsResponse]  # type: ignore[assignment]
     """Of this tier's model. Cancelling the call frees what it holds."""
+    MoveSequence: _aio.UnaryUnaryMultiCallable[_model_pb2.MoveSequenceRequest, _model_pb2.MoveSequenceResponse]  # type: ignore[assignment]
+    """For a service of the same model on the same host or GPU, which takes over a sequence or begins one like it: lends
+    the KV that this tier holds of its beginning, to be copied without passing through any message.
+    """
+    ReleaseLoan: _aio.UnaryUnaryMultiCallable[_model_pb2.ReleaseLoanRequest, _model_pb2.ReleaseLoanResponse]  # type: ignore[assignment]
+    """Ends a loan, and says whether it had lasted until now. Without that answer nothing copied may be used."""
 
 class TierServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by every larger model's service."""
@@ -139,5 +151,23 @@ class TierServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.PromptLogprobsResponse, _abc.Awaitable[_model_pb2.PromptLogprobsResponse]]:
         """Of this tier's model. Cancelling the call frees what it holds."""
+
+    @_abc_1.abstractmethod
+    def MoveSequence(
+        self,
+        request: _model_pb2.MoveSequenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_model_pb2.MoveSequenceResponse, _abc.Awaitable[_model_pb2.MoveSequenceResponse]]:
+        """For a service of the same model on the same host or GPU, which takes over a sequence or begins one like it: lends
+        the KV that this tier holds of its beginning, to be copied without passing through any message.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseLoan(
+        self,
+        request: _model_pb2.ReleaseLoanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_model_pb2.ReleaseLoanResponse, _abc.Awaitable[_model_pb2.ReleaseLoanResponse]]:
+        """Ends a loan, and says whether it had lasted until now. Without that answer nothing copied may be used."""
 
 def add_TierServiceServicer_to_server(servicer: TierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
