@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 
@@ -26,6 +26,11 @@ class Mesh:
     client: httpx.AsyncClient
     pid: int
     seconds_to_ready: float
+    _log: BinaryIO
+
+    def read_log(self) -> str:
+        """What it has said so far."""
+        return _read(self._log)
 
     async def chat(self, question: str, routing: dict[str, Any], **body: Any) -> dict[str, Any]:
         """One whole answer, greedy unless told otherwise."""
@@ -62,7 +67,7 @@ def chat_body(question: str, routing: dict[str, Any], **body: Any) -> dict[str, 
 async def running_mesh(*options: str, **environment: str) -> AsyncIterator[Mesh]:
     """Start `allroads up` on the embedded pair, on free ports, and stop it at the end.
 
-    `options` and `environment` are added to the command's own.
+    `options` and `environment` are added to the command's own; `--ready-timeout` among them counts here, too.
 
     Raises:
         RuntimeError: it did not become ready; its log is in the message.
@@ -70,32 +75,43 @@ async def running_mesh(*options: str, **environment: str) -> AsyncIterator[Mesh]
     port, grpc_port = _free_port(), _free_port()
     started = time.monotonic()
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(  # noqa: ASYNC220 (nothing else runs in the loop yet)
-            [sys.executable, "-m", "allroads", "up", "--port", str(port), "--grpc-port", str(grpc_port), *options],
-            stdout=log,
-            stderr=log,
-            env=os.environ | environment,
-        )
+        arguments = ["up", "--port", str(port), "--grpc-port", str(grpc_port), *options]
+        process = start_allroads(arguments, os.environ | environment, log)
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, limits=limits) as client:
             try:
-                if not await _is_ready(client, process):
-                    log.seek(0)
-                    raise RuntimeError(f"the mesh did not become ready:\n{log.read().decode(errors='replace')}")
-                yield Mesh(client, process.pid, time.monotonic() - started)
+                if not await _is_ready(client, process, _timeout_s(options)):
+                    raise RuntimeError(f"the mesh did not become ready:\n{_read(log)}")
+                yield Mesh(client, process.pid, time.monotonic() - started, log)
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(60)
 
 
-async def _is_ready(client: httpx.AsyncClient, process: subprocess.Popen[bytes]) -> bool:
-    end = time.monotonic() + _READY_TIMEOUT_S
+def start_allroads(arguments: list[str], environment: dict[str, str], log: BinaryIO) -> "subprocess.Popen[bytes]":
+    """The command, with what it prints in a log."""
+    command = [sys.executable, "-m", "allroads", *arguments]
+    return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
+async def _is_ready(client: httpx.AsyncClient, process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    end = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < end:
         with contextlib.suppress(httpx.TransportError):
             if (await client.get("/ready")).status_code == 200:
                 return True
         await asyncio.sleep(0.1)
     return False
+
+
+def _timeout_s(options: tuple[str, ...]) -> float:
+    name = "--ready-timeout"
+    return float(options[options.index(name) + 1]) if name in options else _READY_TIMEOUT_S
+
+
+def _read(log: BinaryIO) -> str:
+    # Not by seeking: the mesh writes where the file stands.
+    return os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode(errors="replace")
 
 
 def _free_port() -> int:

@@ -23,7 +23,8 @@ class CachedModel:
         """Feed what is not cached yet; logits [V] and post-norm hidden state [H] at the last token."""
         unseen = tokens[self._num_cached :]
         # The keyword was renamed between versions of the library; both take the cache as it is.
-        output = self._model.model(torch.tensor([unseen]), past_key_values=self._cache, use_cache=True)
+        token_ids = torch.tensor([unseen], device=self._model.device)
+        output = self._model.model(token_ids, past_key_values=self._cache, use_cache=True)
         self._num_cached = len(tokens)
         hidden = output.last_hidden_state[0, -1]
         return self._model.lm_head(hidden), hidden

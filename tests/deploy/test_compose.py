@@ -1,5 +1,6 @@
 """deploy/compose.yaml and what goes over it, as far as can be told without Docker."""
 
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,10 @@ def test_files_that_are_mounted_are_there(name: str) -> None:
     assert [source for source in sources if source.startswith("./") and not (DEPLOY / source).exists()] == []
 
 
-@pytest.mark.parametrize("name", ["compose.shared.yaml", "compose.gpu.yaml", "compose.keys.yaml"])
+@pytest.mark.parametrize("name", ["compose.shared.yaml", "compose.gpu.yaml", "compose.mps.yaml", "compose.keys.yaml"])
 def test_an_overlay_is_about_services_that_there_are(name: str) -> None:
     changed = set(overlay(name)["services"])
-    assert changed - {"namespaces"} <= set(OURS)
+    assert changed - {"namespaces", "mps"} <= set(OURS)
 
 
 def test_services_that_share_memory_share_all_namespaces_that_handles_need() -> None:
@@ -94,6 +95,74 @@ def test_services_that_share_memory_share_all_namespaces_that_handles_need() -> 
     for name in set(OURS) - {"gateway"}:
         assert (services[name]["ipc"], services[name]["pid"]) == ("service:namespaces", "service:namespaces")
         assert "namespaces" in services[name]["depends_on"]
+
+
+def over(below: Any, above: Any) -> Any:
+    """As compose puts one file over another: mappings key by key, lists end to end, all else as above."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return below | {key: over(below[key], value) if key in below else value for key, value in above.items()}
+    return below + above if isinstance(below, list) and isinstance(above, list) else above
+
+
+def on_gpus(*further: str) -> dict[str, dict[str, Any]]:
+    """All services by their names, with GPUs."""
+    files = [overlay(name) for name in ("compose.yaml", "compose.shared.yaml", "compose.gpu.yaml", *further)]
+    for service in (service for file in files for service in file["services"].values()):
+        # A list of services to wait for is a mapping without conditions.
+        if isinstance(waits_for := service.get("depends_on"), list):
+            service["depends_on"] = {name: {"condition": "service_started"} for name in waits_for}
+    services: dict[str, dict[str, Any]] = reduce(over, files)["services"]
+    return services
+
+
+def environment_of(service: dict[str, Any]) -> dict[str, str]:
+    environment: dict[str, str] = service["environment"]
+    return environment
+
+
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"gateway"}))
+def test_services_on_gpus_can_open_each_others_memory(name: str) -> None:
+    service = on_gpus()[name]
+    assert (service["ipc"], service["pid"]) == ("service:namespaces", "service:namespaces")
+    (devices,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert not any("expandable" in str(value) for value in environment_of(service).values())
+    namespaces = on_gpus()["namespaces"]
+    assert namespaces["ipc"] == "shareable"
+    assert namespaces["shm_size"].endswith(":-2g}")
+
+
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"gateway"}))
+def test_services_on_gpus_have_where_to_compile_and_time_to_start_and_to_stop(name: str) -> None:
+    service, alone = on_gpus()[name], SERVICES[name]
+    (kernels,) = [volume for volume in service["volumes"] if volume.startswith("kernels:")]
+    places = ("FLASHINFER_WORKSPACE_BASE", "CUDA_CACHE_PATH", "TMPDIR")
+    assert all(environment_of(service)[place].startswith(kernels.split(":")[1]) for place in places)
+    assert environment_of(alone).items() <= environment_of(service).items()
+    assert service["healthcheck"]["test"] == alone["healthcheck"]["test"]
+    assert int(service["healthcheck"]["start_period"].removesuffix("s")) > 600
+    assert int(service["stop_grace_period"].removesuffix("s")) > load_settings(MESH).grace_s + 10
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+
+
+def test_one_mps_daemon_serves_all_that_use_gpus() -> None:
+    services = on_gpus("compose.mps.yaml")
+    mps = services["mps"]
+    directory = environment_of(mps)["CUDA_MPS_PIPE_DIRECTORY"]
+    volume = f"mps:{directory}"
+    for name in set(OURS) - {"gateway"}:
+        client = services[name]
+        assert environment_of(client)["CUDA_MPS_PIPE_DIRECTORY"] == directory
+        assert volume in client["volumes"]
+        assert client["depends_on"]["mps"] == {"condition": "service_healthy"}
+        shared = ("ipc", "pid", "read_only", "cap_drop", "security_opt")
+        assert [client[key] for key in shared] == [mps[key] for key in shared]
+    assert volume in mps["volumes"]
+    # A daemon serves the user that it runs as; the volume is that user's, who is the image's.
+    options = overlay("compose.mps.yaml")["volumes"]["mps"]["driver_opts"]
+    assert "USER 10001:10001" in (DEPLOY / "Dockerfile").read_text()
+    assert options == {"type": "tmpfs", "device": "tmpfs", "o": "uid=10001,gid=10001,mode=0700"}
 
 
 def test_the_image_holds_what_is_needed_and_no_more() -> None:

@@ -1,5 +1,6 @@
 """deploy/kubernetes: overlays as kustomize builds them, and whether their parts fit together."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -40,7 +41,8 @@ def pod_of(deployment: Manifest) -> Manifest:
 
 
 def containers_of(pod: Manifest) -> list[Manifest]:
-    return [*pod.get("initContainers", ()), *pod["containers"]]
+    """Those that stay: sidecars first, as they start."""
+    return [*(c for c in pod.get("initContainers", ()) if c.get("restartPolicy") == "Always"), *pod["containers"]]
 
 
 def containers(overlay: str) -> Iterator[tuple[Manifest, Manifest]]:
@@ -141,16 +143,18 @@ def test_a_pod_has_time_to_end_well(overlay: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_pods_meet_the_restricted_standard(overlay: str) -> None:
-    for pod, container in containers(overlay):
+    for deployment in of_kind(overlay, "Deployment"):
+        pod = pod_of(deployment)
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["automountServiceAccountToken"] is False
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        assert container["resources"]["limits"]["memory"]
+        for container in [*pod.get("initContainers", ()), *pod["containers"]]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["limits"]["memory"]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -158,7 +162,39 @@ def test_a_home_starts_from_the_called_to_the_caller(overlay: str) -> None:
     [home] = [manifest for manifest in of_kind(overlay, "Deployment") if manifest["metadata"]["name"] == "home"]
     pod = pod_of(home)
     assert [container["name"] for container in containers_of(pod)] == ["router", "slm", "gateway"]
-    assert {container["restartPolicy"] for container in pod["initContainers"]} == {"Always"}
+    assert [container.get("restartPolicy") for container in pod["initContainers"][-2:]] == ["Always"] * 2
+
+
+def test_kernels_are_copied_with_their_times(tmp_path: Path) -> None:
+    [command] = {
+        tuple(pod_of(deployment)["initContainers"][0]["command"]) for deployment in of_kind("gpu", "Deployment")
+    }
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / ".cache" / "deep").mkdir(parents=True)
+    target.mkdir()
+    (source / ".cache" / "deep" / "kernel.so").write_text("code")
+    os.utime(source / ".cache" / "deep" / "kernel.so", (1000, 1000))
+    places = {"/var/cache/allroads": str(source), "/kernels": str(target)}
+    subprocess.run([places.get(word, word) for word in command], check=True)
+    assert (target / ".cache" / "deep" / "kernel.so").stat().st_mtime == 1000
+    # An image without any is none to fail for.
+    shutil.rmtree(source / ".cache")
+    subprocess.run([places.get(word, word) for word in command], check=True)
+
+
+def test_kernels_of_the_image_are_put_where_services_look_for_them_before_they_start() -> None:
+    for deployment in of_kind("gpu", "Deployment"):
+        pod = pod_of(deployment)
+        first = pod["initContainers"][0]
+        assert (first["name"], first["command"][:2]) == ("kernels", ["find", "/var/cache/allroads"])
+        [volume] = [mount["name"] for mount in first["volumeMounts"] if mount["mountPath"] == "/kernels"]
+        for container in containers_of(pod):
+            places = {v["name"]: v["value"] for v in container.get("env", ()) if not v["name"].startswith("ALLROADS_")}
+            if container["name"] == "gateway":
+                continue
+            [place] = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == volume]
+            assert places["FLASHINFER_WORKSPACE_BASE"] == places["TMPDIR"] == place
+            assert places["CUDA_CACHE_PATH"].startswith(place)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

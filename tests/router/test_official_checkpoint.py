@@ -440,8 +440,8 @@ def test_the_preflight_refuses_what_is_no_router(path: Path, content: dict[str, 
 
 def test_there_is_a_configuration_for_every_published_pair() -> None:
     assert {path.stem for path in CONFIGS} == {
-        "qwen3-0.6b-8b", "qwen3-0.6b-30b-a3b", "qwen3-0.6b-32b", "qwen3-1.7b-8b", "qwen3-4b-8b",
-        "r1-distill-qwen-1.5b-32b",
+        "qwen3-0.6b-8b", "qwen3-0.6b-30b-a3b", "qwen3-0.6b-32b", "qwen3-0.6b-32b-two-gpus", "qwen3-1.7b-8b",
+        "qwen3-4b-8b", "r1-distill-qwen-1.5b-32b",
     }  # fmt: skip
 
 
@@ -451,6 +451,6 @@ def test_configurations_load(config: Path) -> None:
     assert settings.model_name == f"r2r-{config.stem}"
     for model in (settings.slm, settings.llm):
         assert model.path.parent == Path("models-hub")
-        assert (model.dtype, model.device, model.num_kv_tokens) == ("bfloat16", "cuda:0", 65_536)
+        assert (model.dtype, model.device, model.num_kv_tokens) == ("bfloat16", "cuda:0", "auto")
     assert settings.router.path.parts[0] == "models-hub"
     assert settings.router.path.name == "default_router.pt"
