@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -55,7 +56,13 @@ def main() -> None:
         path = order.environment.get("PYTHONPATH", "")
         sys.path[:0] = [os.getcwd(), *filter(None, path.split(os.pathsep))]
         sys.argv[1:] = order.arguments
-        runpy.run_module(order.module, run_name="__main__", alter_sys=True)
+        try:
+            runpy.run_module(order.module, run_name="__main__", alter_sys=True)
+        except KeyboardInterrupt:
+            # Python ends by the signal itself, but not where torch's compiler was imported.
+            traceback.print_exc()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def _fork_until_closed(orders: socket.socket) -> Order | None:
