@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,8 +90,7 @@ class Step:
     """Token positions that it computed, those ahead among them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """What the outputs of one row of a step are for."""
 
     is_complete: bool
@@ -99,8 +99,6 @@ class _Asked:
     has_drafts: bool
     opinion: range
     """Tokens of the sequence on which an opinion is wanted."""
-    wishes: dict[int, SamplingRow]
-    """By output among those of the step, as `choose` takes them."""
 
 
 class Engine:
@@ -306,8 +304,10 @@ class Engine:
     def _propose(self, batch: Batch, rows: list[Row], output: Output) -> Step:
         """Choose a token for each row that is complete and sound; say what was asked of the others."""
         ends = list(accumulate(row.num_outputs for row in rows))
-        asked = [self._ask(sequence, row, end) for (sequence, _), row, end in zip(batch, rows, ends, strict=True)]
-        wishes = {index: wish for one in asked for index, wish in one.wishes.items()}
+        wishes: dict[int, SamplingRow] = {}
+        asked = [
+            self._ask(sequence, row, end, wishes) for (sequence, _), row, end in zip(batch, rows, ends, strict=True)
+        ]
         written = [end - 1 for one, end in zip(asked, ends, strict=True) if one.proposes]
         choices = choose(output, wishes, written, self._draws)
         kept: list[int] = []
@@ -358,16 +358,21 @@ class Engine:
             num_positions=sum(count for _, count in batch),
         )
 
-    def _ask(self, sequence: Sequence, row: Row, end: int) -> "_Asked":
-        """What a row's outputs, which end at `end` among all, are for. Nothing of what they hold is known yet."""
+    def _ask(self, sequence: Sequence, row: Row, end: int, wishes: dict[int, SamplingRow]) -> "_Asked":
+        """What a row's outputs, which end at `end` among all, are for. Nothing of what they hold is known yet.
+
+        `wishes`: gets those of the row whose token is not just the likeliest, as `choose` takes them.
+        """
         has_drafts = row.end > sequence.drafts_from - 1
         is_complete = not sequence.num_uncomputed and not sequence.is_ahead
         proposes = is_complete and not has_drafts and not sequence.draft_logits and sequence.can_go_on
         opinion = places_of_opinion(sequence, row.end - row.num_outputs + 1, row.num_outputs)
-        wishes: dict[int, SamplingRow] = {end - 1: sequence} if proposes else {}
-        if opinion and not sequence.sampling.takes_likeliest:
-            wishes |= {end - 1 - row.end + length: Past(sequence, length) for length in opinion}
-        return _Asked(is_complete, proposes, has_drafts, opinion, wishes)
+        if not sequence.sampling.is_plain:
+            if opinion:
+                wishes.update((end - 1 - row.end + length, Past(sequence, length)) for length in opinion)
+            if proposes:
+                wishes[end - 1] = sequence
+        return _Asked(is_complete, proposes, has_drafts, opinion)
 
     def _register_prompt(self, sequence: Sequence) -> None:
         """Let others share a prompt as soon as it is computed; not its last token, which may be fed again."""

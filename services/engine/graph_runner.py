@@ -13,7 +13,7 @@ from ..cuda.launch_counts import LaunchCounts
 from ..errors import AllroadsError
 from .attention import FixedPlan, FixedPlanBackend, Row
 from .buckets import Bucket, Buckets
-from .runner import Forward, Output, Runner, greedy_tokens
+from .runner import Forward, Output, Runner
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class GraphRunner:
         def work() -> Output:
             logits, hidden_states = self._forward(inputs[0], inputs[1], every, plan)
             logits[:, self._num_tokens :].fill_(float("-inf"))
-            return self._keep(Output(logits, hidden_states, greedy_tokens(logits)))
+            return self._keep(Output.of(logits, hidden_states))
 
         return _Pass(inputs, plan, recorder.record(work))
 
@@ -148,5 +148,5 @@ def _taken(output: Output, wanted: Tensor, *, is_all: bool) -> Output:
     return Output(*(part[:count].clone() if is_all else part.index_select(0, wanted) for part in _parts(output)))
 
 
-def _parts(output: Output) -> tuple[Tensor, Tensor, Tensor]:
-    return output.logits, output.hidden_states, output.greedy
+def _parts(output: Output) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return output.logits, output.hidden_states, output.greedy, output.highest

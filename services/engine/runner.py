@@ -21,19 +21,16 @@ class Output:
     hidden_states: Tensor
     """[outputs, hidden], after the final norm: what the LM head multiplies."""
     greedy: Tensor
-    """int64 [outputs]: the likeliest token of each, or -1 where none can be told; see `greedy_tokens`."""
+    """int64 [outputs]: the likeliest token of each, of equals the lowest id."""
+    highest: Tensor
+    """[outputs]: its logit. Where that is not finite no token can be told: there is NaN in the row, something is
+    infinitely likely, or nothing is possible."""
 
-
-def greedy_tokens(logits: Tensor) -> Tensor:
-    """The likeliest token of each row, of equals the lowest id, int64 [n].
-
-    -1 for a row that is not sound: NaN in it, something infinitely likely, or nothing that is possible.
-
-    Args:
-        logits: float [n, vocabulary], raw.
-    """
-    best, token_ids = logits.max(dim=-1)
-    return torch.where(best.isfinite(), token_ids, -1)
+    @classmethod
+    def of(cls, logits: Tensor, hidden_states: Tensor) -> "Output":
+        """With what is read off the logits, without waiting for the device."""
+        highest, greedy = logits.max(dim=-1)
+        return cls(logits, hidden_states, greedy, highest)
 
 
 class Runner(Protocol):
@@ -114,12 +111,10 @@ class ModelRunner:
         for row in rows:
             positions += range(row.start, row.end)
             outputs += range(len(positions) - row.num_outputs, len(positions))
-        logits, hidden_states = self._forward(
-            upload(token_ids, self._device),
-            upload(positions, self._device),
-            upload(outputs, self._device),
-            self._backend.plan(rows),
-        )
+        # One copy for all three.
+        numbers = upload([*token_ids, *positions, *outputs], self._device)
+        ids, places, wanted = numbers.split((len(token_ids), len(positions), len(outputs)))
+        logits, hidden_states = self._forward(ids, places, wanted, self._backend.plan(rows))
         if logits.shape[-1] > self._num_tokens:
             logits[:, self._num_tokens :] = float("-inf")
-        return Output(logits, hidden_states, greedy_tokens(logits))
+        return Output.of(logits, hidden_states)

@@ -78,6 +78,11 @@ class SamplingParams:
         )
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all that is wanted is the likeliest token."""
+        return self.num_logprobs is None and self.takes_likeliest
+
+    @property
     def takes_likeliest(self) -> bool:
         """Whether the token is the likeliest by the model's own logits."""
         return self.is_greedy and not self.adjusts_logits

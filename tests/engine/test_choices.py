@@ -8,7 +8,7 @@ from allroads.config import ModelSettings
 from allroads.engine.choices import choose
 from allroads.engine.engine import Engine
 from allroads.engine.logprobs import token_logprobs
-from allroads.engine.runner import Output, greedy_tokens
+from allroads.engine.runner import Output
 from allroads.engine.sampling import SamplingParams, is_sound, sample
 from allroads.engine.sequence import Sequence
 
@@ -19,7 +19,7 @@ VOCABULARY = 50
 
 def output_of(num_outputs: int, seed: int = 0) -> Output:
     logits = torch.randn(num_outputs, VOCABULARY, generator=torch.Generator().manual_seed(seed))
-    return Output(logits, torch.zeros(num_outputs, 3), greedy_tokens(logits))
+    return Output.of(logits, torch.zeros(num_outputs, 3))
 
 
 def row(**params: object) -> Sequence:
@@ -61,18 +61,20 @@ def test_log_probabilities_are_told_of_written_tokens_only() -> None:
 def test_a_row_that_is_not_sound_has_no_token_however_it_is_drawn(spoil: float) -> None:
     output = output_of(4)
     output.logits[1:3, 8] = spoil
-    spoilt = Output(output.logits, output.hidden_states, greedy_tokens(output.logits))
+    spoilt = Output.of(output.logits, output.hidden_states)
     rows = {index: row(temperature=1.0, seed=3, num_logprobs=2) for index in (0, 1, 3)}
     token_ids = choose(spoilt, rows, rows).token_ids
     assert [token_id < 0 for token_id in token_ids] == [False, True, True, False]
 
 
-def test_greedy_tokens_are_the_first_of_equals_and_none_where_nothing_can_be_told() -> None:
-    infinite = float("inf")
-    logits = torch.tensor([[1.0, 3.0, 3.0], [-infinite] * 3, [0.0, -infinite, 0.0], [0.0, infinite, 1.0]])
-    assert greedy_tokens(logits).tolist() == [1, -1, 0, -1]
-    assert (greedy_tokens(logits) >= 0).tolist() == is_sound(logits).tolist()
-    assert greedy_tokens(logits.bfloat16()).tolist() == [1, -1, 0, -1]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_likeliest_is_the_first_of_equals_and_none_where_nothing_can_be_told(dtype: torch.dtype) -> None:
+    infinite, nan = float("inf"), float("nan")
+    rows = [[1.0, 3.0, 3.0], [-infinite] * 3, [0.0, -infinite, 0.0], [0.0, infinite, 1.0], [nan, 1.0, infinite]]
+    logits = torch.tensor(rows, dtype=dtype)
+    output = Output.of(logits, torch.zeros(len(rows), 3))
+    assert choose(output, {}, ()).token_ids == [1, -1, 0, -1, -1]
+    assert is_sound(logits).tolist() == [True, False, True, False, False]
 
 
 @pytest.fixture

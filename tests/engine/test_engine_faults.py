@@ -7,7 +7,7 @@ import pytest
 import torch
 from allroads.config import ModelSettings
 from allroads.engine.engine import Engine
-from allroads.engine.runner import ModelRunner, Output, greedy_tokens
+from allroads.engine.runner import ModelRunner, Output
 from allroads.engine.sdpa_attention import SdpaBackend
 from allroads.engine.sequence import Sequence, State
 from allroads.errors import CheckpointError, ContextLengthExceeded, Internal, ResourceExhausted, StartupError
@@ -33,7 +33,7 @@ def test_nan_in_one_row_fails_that_row_only(
     def spoiled(self: ModelRunner, *arguments: object) -> Output:
         output = forward(self, *arguments)  # type: ignore[arg-type]
         output.logits[3, 7] = float("nan")
-        return Output(output.logits, output.hidden_states, greedy_tokens(output.logits))
+        return Output.of(output.logits, output.hidden_states)
 
     monkeypatch.setattr(ModelRunner, "forward", spoiled)
     step = engine.step()

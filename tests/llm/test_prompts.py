@@ -120,7 +120,7 @@ def test_nan_ends_the_prompt_only(tier: Tier, engine: Engine, monkeypatch: pytes
 
     def broken(rows: list, token_ids: list[int]):  # type: ignore[no-untyped-def, type-arg]
         output = forward(rows, token_ids)
-        return Output(output.logits * float("nan"), output.hidden_states, output.greedy.fill_(-1))
+        return Output.of(output.logits * float("nan"), output.hidden_states)
 
     with monkeypatch.context() as patch:
         patch.setattr(engine._runner, "forward", broken)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from allroads.config import ModelSettings
 from allroads.engine.engine import Engine
-from allroads.engine.runner import ModelRunner, Output, greedy_tokens
+from allroads.engine.runner import ModelRunner, Output
 from allroads.llm.tier import Responses, StreamClosed, Tier, Visit
 from allroads.mesh.wire import common_pb2 as pb
 from allroads.mesh.wire import model_pb2
@@ -160,7 +160,7 @@ def test_nan_ends_that_visit_only(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     def spoiled(self: ModelRunner, *arguments: object) -> Output:
         output = forward(self, *arguments)  # type: ignore[arg-type]
         output.logits[1] = float("nan")
-        return Output(output.logits, output.hidden_states, greedy_tokens(output.logits))
+        return Output.of(output.logits, output.hidden_states)
 
     monkeypatch.setattr(ModelRunner, "forward", spoiled)
     (response,) = bench.visit(_open(1), _open(2), _open(3))
