@@ -4,15 +4,15 @@ An upper bound of what was found to be large, not a measurement. What nobody for
 memory, torch's gathering attention over long texts) is for the part of the GPU that `memory_share` leaves over.
 
     context      512 MiB a process: CUDA's context, kernels' code, cuBLAS and its workspaces
-    workspace    256 MiB, unless `attention` is sdpa: flashinfer's buffers for rows that are cut into parts
+    workspace    448 MiB, unless `attention` is sdpa: flashinfer's buffers for rows that are cut into parts, one for
+                 all recorded shapes and one for the others
     activations  T * (8 * W + 4 * I) * B: at most so many vectors live at once in a layer, for the T tokens of a step.
                  W: the wider of the hidden size and heads * head_dim; I: of the MLP; B: bytes of a number
-    logits       T * V * B, as every position's may be wanted, and S * V * 40 for the draw of a token in each of S
+    logits       T * V * B, as every position's may be wanted, and S * V * 52 for the draw of a token in each of S
                  sequences: logits in float32, sorted, their ids, and weights and sums in float64.
                  V: rows of the output layer; S = min(T, max_running)
-    graphs       unless they are off: once more activations of G tokens (`max_graph_tokens`), which all recorded shapes
-                 use over again; the logits of each, which are R * V * B for R tokens in all shapes together, at most
-                 G * (9 + G / 64); and 256 MiB for the graphs themselves
+    graphs       unless they are off: once more activations and logits of G tokens (`max_graph_tokens`), which all
+                 recorded shapes use over again, the draw of 64 tokens, and 256 MiB for the graphs themselves
     router       context and 256 MiB, for up to 1024 rows of float32 and graphs of small products
 """
 
@@ -26,11 +26,10 @@ from .vocabulary import read_json
 
 _MIB = 1 << 20
 CONTEXT_BYTES = 512 * _MIB
-_WORKSPACE_BYTES = 256 * _MIB
+_WORKSPACE_BYTES = 448 * _MIB
 _GRAPHS_BYTES = 256 * _MIB
 _WIDE_VECTORS, _MLP_VECTORS = 8, 4
-_DRAW_BYTES = 40
-_SHAPES, _TOKENS_PER_SHAPE = 9, 64
+_DRAW_BYTES, _RECORDED_DRAWS = 52, 64
 ROUTER_BYTES = CONTEXT_BYTES + 256 * _MIB
 
 
@@ -45,14 +44,13 @@ def model_step_bytes(settings: ModelSettings) -> int:
     config = read_json(settings.path / "config.json")
     vectors, logits = _bytes_per_token(config.get("text_config", config), settings)
     num_tokens, num_rows = settings.max_step_tokens, min(settings.max_step_tokens, settings.max_running)
-    draw = num_rows * logits // DTYPE_BYTES[settings.dtype] * _DRAW_BYTES
-    total = CONTEXT_BYTES + num_tokens * (vectors + logits) + draw
+    draw = logits // DTYPE_BYTES[settings.dtype] * _DRAW_BYTES
+    total = CONTEXT_BYTES + num_tokens * (vectors + logits) + num_rows * draw
     if settings.attention != "sdpa":
         total += _WORKSPACE_BYTES
     if settings.graphs != "off":
-        recorded = settings.max_graph_tokens
-        results = recorded * (_SHAPES + recorded // _TOKENS_PER_SHAPE)
-        total += _GRAPHS_BYTES + recorded * vectors + results * logits
+        total += _GRAPHS_BYTES + settings.max_graph_tokens * (vectors + logits)
+        total += min(num_rows, _RECORDED_DRAWS) * draw
     return total
 
 

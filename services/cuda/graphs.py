@@ -95,13 +95,16 @@ class CudaRecorder:
         return torch.cuda.memory_reserved(self._device)
 
     def _abandon(self) -> None:
-        """End a failed capture for torch's allocator.
+        """End a failed capture for torch's allocators.
 
-        Where CUDA will not end it, torch goes on as if it were under way, and reuses no memory that another stream
-        had. There is no public way to tell; where torch has ended it, this says that nothing is under way.
+        Where CUDA will not end it, torch goes on as if it were under way: it reuses no memory of the device that
+        another stream had, and its memory of the host takes no second capture into the same pool. There is no public
+        way to tell the first; where torch has ended it, this says that nothing is under way. Later recordings get
+        another pool.
         """
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
 
 
 def recorder_on(device: torch.device, graphs: Literal["auto", "off"], priority: Priority) -> Recorder | None:

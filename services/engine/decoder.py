@@ -15,6 +15,7 @@ from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
 
 from .attention import Plan
+from .joining import join_biases, join_weights
 from .projection import Projection
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -115,6 +116,10 @@ class _Layer:
         num_heads = attention.q_proj.weight.shape[0] // width
         num_kv_heads = attention.k_proj.weight.shape[0] // width
         projections = [attention.q_proj, attention.k_proj, attention.v_proj]
+        qkv, gate_up, output, down = join_weights(
+            [projections, [mlp.gate_proj, mlp.up_proj], [attention.o_proj], [mlp.down_proj]],
+            moves_all=attention.q_proj.weight.is_cuda,
+        )
         qk_norm = None
         if hasattr(attention, "q_norm"):
             both = [attention.q_norm.weight.expand(num_heads, -1), attention.k_norm.weight.expand(num_kv_heads, -1)]
@@ -125,14 +130,12 @@ class _Layer:
             head_dim=width,
             scaling=attention.scaling,
             input_norm=_Norm(layer.input_layernorm.weight, epsilon),
-            qkv=Projection(
-                _joined(projections, "weight"), None if attention.q_proj.bias is None else _joined(projections, "bias")
-            ),
+            qkv=Projection(qkv, join_biases(projections)),
             qk_norm=qk_norm,
-            output=Projection(attention.o_proj.weight),
+            output=Projection(output),
             mlp_norm=_Norm(layer.post_attention_layernorm.weight, epsilon),
-            gate_up=Projection(_joined([mlp.gate_proj, mlp.up_proj], "weight")),
-            down=Projection(mlp.down_proj.weight),
+            gate_up=Projection(gate_up),
+            down=Projection(down),
         )
 
     def forward(self, index: int, hidden: Tensor, cos: Tensor, sin: Tensor, plan: Plan) -> Tensor:
@@ -145,15 +148,6 @@ class _Layer:
         hidden = self.output.add_to(hidden, attended)
         gate, up = self.gate_up(self.mlp_norm(hidden)).chunk(2, dim=-1)
         return self.down.add_to(hidden, functional.silu(gate).mul_(up))
-
-
-def _joined(modules: list[nn.Linear], name: str) -> Tensor:
-    """The parameters of that name end to end; each module keeps a view of its part."""
-    parts = [getattr(module, name) for module in modules]
-    whole = torch.cat([part.data for part in parts])
-    for part, view in zip(parts, whole.split([len(part) for part in parts]), strict=True):
-        part.data = view
-    return whole
 
 
 def _layers(model: PreTrainedModel) -> list[Any]:

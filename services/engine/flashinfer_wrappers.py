@@ -9,6 +9,9 @@ What its sources say, and what this relies on (0.5.3 and 0.6.13):
   Those it finds to be the very buffer, and copies nothing.
 - Made for graphs, its kernels, grids and places in the workspace depend on the number of rows and the largest number of
   tokens alone, which is that of its first plan.
+- Where no text may be cut, kernels for graphs run over places of the schedule that no plan has written, and take what
+  is there for a row's number (flashinfer issue 4002). 0 is a row that there is, and so is what an earlier plan left:
+  its results are computed twice.
 - Partial results lie in the float workspace from a `run` to its end. So wrappers that work on one stream, one after
   the other, can share it.
 """
@@ -26,6 +29,9 @@ from .page_table import PageTable
 _LAYOUT = "NHD"
 _FIXED_INT_BYTES = 1 << 20
 """What a wrapper of fixed shape needs for its schedule, and far more: 13 bytes for each tile of queries."""
+_NO_LENGTHS = torch.ones(1, dtype=torch.int32)
+"""Lengths of rows, which these kernels do not read. Not given, `plan` would work them out and look for the longest in
+Python, which takes microseconds a row."""
 
 
 class Kinds(Protocol):
@@ -138,6 +144,7 @@ class DecodeAttention:
             kv_data_type=dtype,
             sm_scale=self._facts.scaling,
             non_blocking=True,
+            seq_lens=_NO_LENGTHS,
         )
 
     def run(self, query: Tensor, layer_kv: Tensor, out: Tensor) -> None:
@@ -180,6 +187,7 @@ class PrefillAttention:
             q_data_type=dtype,
             kv_data_type=dtype,
             non_blocking=True,
+            seq_lens=_NO_LENGTHS,
             disable_split_kv=self._facts.batch_invariant,
         )
 
@@ -191,8 +199,10 @@ class PrefillAttention:
 def _shrink(wrapper: Any, workspace: Tensor, fixed: FixedBuffers | None) -> None:
     """Give back most of the 8 MiB, on the device and page-locked, that a wrapper takes for its schedule.
 
-    One whose shape is not fixed keeps them, for it may have any number of tiles.
+    The rest is cleared. One whose shape is not fixed keeps them, for it may have any number of tiles.
     """
     if fixed is not None:
         small = torch.empty(_FIXED_INT_BYTES, dtype=torch.uint8, device=workspace.device)
         wrapper.reset_workspace_buffer(workspace, small)
+        # Of this each plan copies all that it reserves to the device. It may have been used by others before.
+        wrapper._pin_memory_int_workspace_buffer.zero_()

@@ -29,11 +29,12 @@ class Projection:
         return functional.linear(rows, self._weight, self._bias)
 
     def add_to(self, residual: Tensor, rows: Tensor) -> Tensor:
-        """The residual [n, out] + rows [n, in] @ weight.T. For projections without a bias."""
+        """The residual [n, out], which is used up, + rows [n, in] @ weight.T. For projections without a bias."""
         if self._is_packed:
             total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(rows, residual, self._weight, None, "add")
             return total
-        return torch.addmm(residual, rows, self._weight.t())
+        # In place: a GPU would copy the residual first, which is a kernel more.
+        return residual.addmm_(rows, self._weight.t())
 
 
 def _can_pack(weight: Tensor) -> bool:

@@ -97,17 +97,18 @@ def sample(logits: Tensor, rows: SequenceOf[Row], draws: DrawTokens = draw_token
     Returns:
         int64 [n].
     """
-    token_ids = logits.argmax(dim=-1)
     drawn = [index for index, row in enumerate(rows) if not row.sampling.is_greedy]
+    if len(drawn) == len(rows):
+        return _drawn(logits, rows, draws)
+    token_ids = logits.argmax(dim=-1)
     if drawn:
-        chosen = [rows[index] for index in drawn]
         places = upload(drawn, logits.device)
-        (found,) = draws(_adjusted(logits, places, chosen), _limits(chosen, logits))
+        found = _drawn(logits.index_select(0, places), [rows[index] for index in drawn], draws)
         token_ids.index_copy_(0, places, found)
     greedy = [index for index, row in enumerate(rows) if row.sampling.is_greedy and row.sampling.adjusts_logits]
     if greedy:
         places = upload(greedy, logits.device)
-        found = _adjusted(logits, places, [rows[index] for index in greedy]).argmax(dim=-1)
+        found = _adjusted(logits.index_select(0, places), [rows[index] for index in greedy]).argmax(dim=-1)
         token_ids.index_copy_(0, places, found)
     return token_ids
 
@@ -123,8 +124,7 @@ def probabilities(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
         float64 [n, vocabulary]; each sums to 1.
     """
     limits = _limits(rows, logits)
-    places = torch.arange(len(rows), device=logits.device)
-    weights, order = _kept_weights(_adjusted(logits, places, rows), limits)
+    weights, order = _kept_weights(_adjusted(logits, rows), limits)
     return torch.zeros_like(weights).scatter_(1, order, weights / weights.sum(dim=-1, keepdim=True))
 
 
@@ -145,10 +145,18 @@ def draw(weights: Tensor, points: Tensor) -> Tensor:
     return torch.minimum(index, last)
 
 
-def _adjusted(logits: Tensor, places: Tensor, rows: SequenceOf[Row]) -> Tensor:
-    """A copy of some rows' logits in float32, as their parameters want it. `places`: int64, which rows."""
-    own = logits.index_select(0, places).float()
-    adjust_logits(own, rows)
+def _drawn(logits: Tensor, rows: SequenceOf[Row], draws: DrawTokens) -> Tensor:
+    """A token of each row, none of which is greedy, int64 [n]."""
+    (found,) = draws(_adjusted(logits, rows), _limits(rows, logits))
+    return found
+
+
+def _adjusted(logits: Tensor, rows: SequenceOf[Row]) -> Tensor:
+    """Logits in float32 as the rows' parameters want them: a copy, or those given where nothing is wanted."""
+    own = logits.float()
+    if any(row.sampling.adjusts_logits for row in rows):
+        own = own.clone() if own is logits else own
+        adjust_logits(own, rows)
     return own
 
 

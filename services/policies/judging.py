@@ -35,13 +35,15 @@ class DraftRows:
 
     def numbers(self, name: str) -> Tensor:
         """A parameter of each draft's request, float64 [n, 1]."""
-        values = [request.number(name) for request in self.requests]
-        return torch.tensor(values, dtype=torch.float64, device=self.large.device).unsqueeze(1)
+        return self._column([request.number(name) for request in self.requests])
 
     def points(self, salt: int) -> Tensor:
         """A number in [0, 1) for each draft, fixed by seed and position, float64 [n, 1]."""
-        values = [uniform(row.sampling.seed ^ salt, row.position) for row in self.rows]
-        return torch.tensor(values, dtype=torch.float64, device=self.large.device).unsqueeze(1)
+        return self._column([uniform(row.sampling.seed ^ salt, row.position) for row in self.rows])
+
+    def _column(self, values: list[float]) -> Tensor:
+        """Beside the logits, without waiting for what is worked out there."""
+        return torch.tensor(values, dtype=torch.float64).unsqueeze(1).to(self.large.device, non_blocking=True)
 
 
 def draft_rows(drafts: Drafts, *, with_small: bool) -> Iterator[DraftRows]:
@@ -56,14 +58,16 @@ def draft_rows(drafts: Drafts, *, with_small: bool) -> Iterator[DraftRows]:
         large = torch.cat([drafts.logits[index][:-1] for index in group])
         small = large[:, :0]
         if with_small:
-            small = torch.cat([_small_logits(drafts, index) for index in group]).to(large.device)
+            # Some may have come through memory of a GPU, others inline.
+            parts = [_small_logits(drafts, index).to(large.device, non_blocking=True) for index in group]
+            small = torch.cat(parts)
             width = min(large.shape[-1], small.shape[-1])
             large, small = large[:, :width], small[:, :width]
         token_ids = [token_id for index in group for token_id in drafts.token_ids[index]]
         yield DraftRows(
             requests=[drafts.requests[index] for index in group for _ in drafts.token_ids[index]],
             rows=[row for index in group for row in drafts.rows[index][: len(drafts.token_ids[index])]],
-            token_ids=torch.tensor(token_ids, device=large.device).unsqueeze(1),
+            token_ids=torch.tensor(token_ids, dtype=torch.int64).unsqueeze(1).to(large.device, non_blocking=True),
             large=large,
             small=small,
         )

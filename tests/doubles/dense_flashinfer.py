@@ -23,6 +23,8 @@ class _Wrapper:
 
     def reset_workspace_buffer(self, float_workspace_buffer: Tensor, int_workspace_buffer: Tensor) -> None:
         assert int_workspace_buffer.dtype is torch.uint8
+        # Page-locked memory that others may have used before.
+        self._pin_memory_int_workspace_buffer = torch.full(int_workspace_buffer.shape, 7, dtype=torch.uint8)
 
     def _take(self, name: str, given: Tensor) -> None:
         """Into the fixed buffer; or a copy, as on its way to a GPU."""

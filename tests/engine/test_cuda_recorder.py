@@ -24,7 +24,10 @@ class _Torch:
         self.calls: list[str] = []
         self.streams = ["default"]
         self.num_open = 0
-        """Recordings that the allocator believes to be under way."""
+        """Recordings that the device's allocator believes to be under way."""
+        self.num_pools = 0
+        self.spoilt: set[tuple[int, int]] = set()
+        """Pools of recordings that the host's allocator believes to be under way."""
         signature = inspect.signature(torch.cuda.graph)
         torch_calls = self
 
@@ -54,26 +57,34 @@ class _Torch:
         @contextmanager
         def graph(*arguments: Any, **named: Any) -> Iterator[None]:
             given = signature.bind(*arguments, **named).arguments
-            assert (given["pool"], given["capture_error_mode"]) == ((0, 7), "thread_local")
+            assert given["capture_error_mode"] == "thread_local"
             assert isinstance(given["stream"], Stream)
             assert CAPTURING.locked()
             self.calls.append("begin")
             self.num_open += 1
             # As torch does it: another stream of its own context, which it does not leave where ending fails.
             self.streams.append("side")
+            if given["pool"] in self.spoilt:
+                raise RuntimeError("already recording to mempool_id")
             try:
                 yield
             except Exception as error:
+                self.spoilt.add(given["pool"])
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture") from error
             self.num_open -= 1
             self.streams.pop()
             self.calls.append("end")
 
         def end(device: int, pool: tuple[int, int]) -> None:
-            assert (device, pool) == (1, (0, 7))
+            assert device == 1
+            assert pool[1] <= self.num_pools
             if not self.num_open:
                 raise RuntimeError("not currently recording")
             self.num_open -= 1
+
+        def new_pool() -> tuple[int, int]:
+            self.num_pools += 1
+            return 0, self.num_pools
 
         @contextmanager
         def on(device: torch.device) -> Iterator[None]:
@@ -82,7 +93,7 @@ class _Torch:
 
         for name, value in {
             "Stream": Stream, "CUDAGraph": Graph, "graph": graph, "stream": within, "device": on,
-            "graph_pool_handle": lambda: (0, 7), "current_stream": lambda: self.streams[-1],
+            "graph_pool_handle": new_pool, "current_stream": lambda: self.streams[-1],
             "current_device": lambda: 1, "memory_reserved": lambda device: 5,
             "empty_cache": lambda: None,
         }.items():  # fmt: skip

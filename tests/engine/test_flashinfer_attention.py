@@ -176,6 +176,15 @@ def test_batch_invariant_plans_never_cut_texts_and_have_one_tile() -> None:
     assert wrappers == {(16, False)}
 
 
+@pytest.mark.parametrize("invariant", [False, True])
+def test_the_schedule_of_a_fixed_shape_begins_as_zeros(invariant: bool) -> None:
+    """What no plan has written of it may be read as numbers of rows."""
+    backend = dense_backend(kv_shape(2), batch_invariant=invariant)
+    for size in FIXED_SHAPES:
+        wrapper = backend.fixed_plan(*size)._attention._wrapper  # type: ignore[attr-defined]
+        assert not wrapper._pin_memory_int_workspace_buffer.any()
+
+
 def test_the_workspace_holds_what_the_scheduler_may_ask_for() -> None:
     """By the numbers of flashinfer's `PrefillPlan`, for Qwen3-32B on a GPU of 132 multiprocessors."""
     shape = KvShape(64, 8, 128, 1000, 16, 64)
@@ -210,11 +219,13 @@ def test_the_dense_wrappers_take_what_the_real_ones_take(kind: str, method: str)
 OLDEST = {
     "BatchDecodeWithPagedKVCacheWrapper": {
         "use_cuda_graph", "use_tensor_cores", "paged_kv_indptr_buffer", "paged_kv_indices_buffer",
-        "paged_kv_last_page_len_buffer", "backend", "q_data_type", "kv_data_type", "sm_scale", "non_blocking", "out",
+        "paged_kv_last_page_len_buffer", "backend", "q_data_type", "kv_data_type", "sm_scale", "non_blocking",
+        "seq_lens", "out",
     },
     "BatchPrefillWithPagedKVCacheWrapper": {
         "use_cuda_graph", "qo_indptr_buf", "paged_kv_indptr_buf", "paged_kv_indices_buf", "paged_kv_last_page_len_buf",
-        "backend", "causal", "sm_scale", "q_data_type", "kv_data_type", "non_blocking", "disable_split_kv", "out",
+        "backend", "causal", "sm_scale", "q_data_type", "kv_data_type", "non_blocking", "seq_lens", "disable_split_kv",
+        "out",
     },
 }  # fmt: skip
 """Of what flashinfer 0.5.3 takes by name, what we give; those given by position are in the same order there."""

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from allroads.config import MeshSettings, embedded_path
 from allroads.engine.attention import KvShape, Row
 from allroads.engine.engine import Engine
 from allroads.engine.place import Place
-from allroads.engine.rank_link import FRAME_NUMBERS, FollowerLink, LeaderLink
+from allroads.engine.rank_link import FRAME_NUMBERS, FollowerLink, GlooChannel, LeaderLink
 from allroads.engine.rank_orders import Assign, Begin, Clear, Forward, Order, Stop, pack, unpack
 from allroads.engine.sequence import Sequence
 from allroads.engine.tensor_parallel import device_of, join, require_plan, split
@@ -264,6 +265,17 @@ def test_a_silent_leader_says_that_it_lives_until_the_line_breaks() -> None:
     with pytest.raises(Internal, match="connection closed"):
         link.lost.result(10)
     link.stop()
+
+
+@needs_ranks
+def test_processes_wait_long_for_each_other_until_all_are_loaded(tmp_path: Path) -> None:
+    """gloo gives up after the group's own limit in all processes but the first, whatever a barrier is told."""
+    with leading(_write_model(tmp_path, "llama"), tmp_path) as (member, _):
+        channel = member.link._channel
+        assert isinstance(channel, GlooChannel)
+        groups = member._loading, channel._group
+        limits = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]
+        assert limits == [timedelta(hours=1), timedelta(minutes=1)]
 
 
 def test_heads_that_cannot_be_shared_out_are_refused_with_numbers() -> None:
