@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import MeshSettings, ModelSettings
-from ..errors import Cancelled, StartupError
+from ..errors import Cancelled, CheckpointError, StartupError
 from ..model_size import token_kv
 from ..vocabulary import read_json
 from .console import stderr, stdout
@@ -61,7 +61,7 @@ def _shapes(settings: MeshSettings) -> "list[KernelShape]":
 
     found: list[KernelShape] = []
     for name, tier in _on_gpus(settings.tiers.items()):
-        shape = _shape_of(tier)
+        shape = _shape_of(tier, f"{settings.key_of(name)}.path")
         if reason := why_not_fit(shape):
             stderr().print(f"{name}: none by flashinfer, since {reason}")
         else:
@@ -79,9 +79,12 @@ def _on_gpus(tiers: Iterable[tuple[str, ModelSettings]]) -> list[tuple[str, Mode
     return [(name, tier) for name, tier in tiers if tier.device.startswith("cuda") and tier.attention != "sdpa"]
 
 
-def _shape_of(tier: ModelSettings) -> "KernelShape":
+def _shape_of(tier: ModelSettings, key: str) -> "KernelShape":
+    """By config.json alone: kernels may be compiled where the weights are not."""
     from ..cuda.flashinfer_kernels import KernelShape  # noqa: PLC0415 (late, as above)
 
+    if not (tier.path / "config.json").is_file():
+        raise CheckpointError(f"{key}: no config.json in {tier.path}; set it to a directory with a model", field=key)
     config = read_json(tier.path / "config.json")
     config = config.get("text_config", config)
     kv = token_kv(config, tier.path)

@@ -25,6 +25,8 @@ _GRANULARITY = 2 * 1024 * 1024
 """Smaller allocations share a block with others, and with its block a handle would give those away."""
 _NON_BLOCKING = 1
 _LAZY_PEER_ACCESS = 1
+_FINDING = Lock()
+"""Threads that look for a device at once shall find the same one."""
 
 
 class CudaIpcDevice:
@@ -103,13 +105,18 @@ class CudaIpcDevice:
         )
 
 
-@cache
 def find_ipc_device(index: int) -> CudaIpcDevice:
     """The GPU that torch calls `cuda:index`.
 
     Raises:
         Unavailable: there is none, or its memory cannot be shared; says why.
     """
+    with _FINDING:
+        return _ipc_device(index)
+
+
+@cache
+def _ipc_device(index: int) -> CudaIpcDevice:
     if sys.platform != "linux":
         raise Unavailable("CUDA IPC is used on Linux only")
     call("cuInit", 0)

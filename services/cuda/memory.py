@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .capturing import CAPTURING
 from .driver import call, entered
+from .stream_words import told
 
 
 class CudaMemory:
@@ -31,7 +32,8 @@ class CudaMemory:
         self.address, self.size_bytes, self.handle = address, size_bytes, handle
         self._context, self._side_stream, self._give_back = context, side_stream, give_back
         self._lock = Lock()
-        self._bytes: Tensor | None = torch.as_tensor(_Array(address, size_bytes), device=torch_device)
+        with told():
+            self._bytes: Tensor | None = torch.as_tensor(_Array(address, size_bytes), device=torch_device)
 
     def view(self, offset: int, num_bytes: int) -> Tensor:
         """See `DeviceMemory`."""

@@ -20,14 +20,14 @@ class CudaMark:
     """An event of a stream."""
 
     def __init__(self, stream: "torch.cuda.Stream") -> None:
-        with _told():
+        with told():
             self._event = torch.cuda.Event()
             self._event.record(stream)
         self._device = stream.device
 
     def is_reached(self) -> bool:
         """See `Mark`."""
-        with _told():
+        with told():
             return bool(self._event.query())
 
     def join(self, tensors: Sequence[Tensor]) -> None:
@@ -64,18 +64,18 @@ class CudaLane:
     def copy_in(self, memory: DeviceMemory, offset: int, tensor: Tensor) -> None:
         """See `Lane`."""
         place = memory.view(offset, tensor.nbytes).view(tensor.dtype).view(tensor.shape)
-        with _told(), torch.cuda.stream(self._stream):
+        with told(), torch.cuda.stream(self._stream):
             place.copy_(tensor, non_blocking=True)
 
     def copy_out(self, memory: DeviceMemory, offset: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
         """See `Lane`."""
-        with _told(), torch.cuda.stream(self._stream):
+        with told(), torch.cuda.stream(self._stream):
             copy = torch.empty(tuple(shape), dtype=dtype, device=self._stream.device)
             return copy.copy_(memory.view(offset, copy.nbytes).view(dtype).view(copy.shape), non_blocking=True)
 
     def blank_unless(self, memory: DeviceMemory, offset: int, value: int, tensors: Sequence[Tensor]) -> None:
         """See `Lane`."""
-        with _told(), torch.cuda.stream(self._stream):
+        with told(), torch.cuda.stream(self._stream):
             differs = (memory.view(offset, 8).view(torch.int64) != value).view(())
             for tensor in tensors:
                 tensor.masked_fill_(differs, float("nan"))
@@ -86,14 +86,18 @@ class CudaLane:
 
     def fetch(self, memory: DeviceMemory, offset: int, num_bytes: int) -> bytes:
         """See `Lane`."""
-        with _told(), torch.cuda.stream(self._stream):
+        with told(), torch.cuda.stream(self._stream):
             # To pageable memory: torch waits until the copy is done.
             return memory.view(offset, num_bytes).cpu().numpy().tobytes()
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Torch tells what CUDA says by RuntimeError."""
+def told() -> Iterator[None]:
+    """Torch tells what CUDA says by RuntimeError.
+
+    Raises:
+        Unavailable: instead.
+    """
     try:
         yield
     except RuntimeError as error:

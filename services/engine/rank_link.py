@@ -8,6 +8,7 @@ says that the first one lives.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -43,13 +44,18 @@ class Channel(Protocol):
 
 
 class GlooChannel:
-    """A `Channel` over a process group with the gloo backend."""
+    """A `Channel` over a process group with the gloo backend, whose limit holds from the first message on."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, meet: Callable[[], None] = lambda: None) -> None:
+        """`meet`: waits for all processes, once, for as long as the first message may take to come."""
         self._group = group
+        self._meet: Callable[[], None] | None = meet
 
     def broadcast(self, values: Tensor) -> None:
         """See `Channel.broadcast`."""
+        meet, self._meet = self._meet, None
+        if meet is not None:
+            meet()
         dist.broadcast(values, 0, group=self._group)
 
 

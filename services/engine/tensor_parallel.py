@@ -24,16 +24,17 @@ from .rank_orders import Begin
 _MEET_LIMIT_S = 300.0
 """For all processes to start, which import torch first."""
 _LOAD_LIMIT_S = 3600.0
-"""For all of them to read the weights, perhaps one after the other from a slow disk."""
+"""For all of them to read the weights, perhaps one after the other from a slow disk; and until they are told to."""
 _FIELD = "tensor_parallel"
 
 
 class Member:
     """This process, among those of its model."""
 
-    def __init__(self, place: Place, group: dist.ProcessGroup) -> None:
+    def __init__(self, place: Place, loading: dist.ProcessGroup) -> None:
+        """`loading`: a group whose limit is that of loading. gloo heeds no other but in the first process."""
         self.rank, self.size = place.rank, place.size
-        self._group = group
+        self._loading = loading
 
     def meet(self) -> None:
         """Wait until all processes have come this far.
@@ -42,17 +43,20 @@ class Member:
             Internal: one of them is gone.
         """
         try:
-            dist.monitored_barrier(self._group, timeout=timedelta(seconds=_LOAD_LIMIT_S))
+            self._await_all()
         except RuntimeError as error:
             raise Internal(f"a process of this model ended while it was loaded: {error}") from error
+
+    def _await_all(self) -> None:
+        dist.monitored_barrier(self._loading, timeout=timedelta(seconds=_LOAD_LIMIT_S))
 
 
 class Leader(Member):
     """The first process."""
 
-    def __init__(self, place: Place, group: dist.ProcessGroup) -> None:
-        super().__init__(place, group)
-        self.link = LeaderLink(GlooChannel(group))
+    def __init__(self, place: Place, loading: dist.ProcessGroup, group: dist.ProcessGroup) -> None:
+        super().__init__(place, loading)
+        self.link = LeaderLink(GlooChannel(group, self._await_all))
 
     def begin(self, num_kv_tokens: int) -> None:
         """Let the others load. `num_kv_tokens`: of the pool, which is of one size in all processes."""
@@ -62,9 +66,9 @@ class Leader(Member):
 class Follower(Member):
     """Any other process."""
 
-    def __init__(self, place: Place, group: dist.ProcessGroup) -> None:
-        super().__init__(place, group)
-        self.link = FollowerLink(GlooChannel(group))
+    def __init__(self, place: Place, loading: dist.ProcessGroup, group: dist.ProcessGroup) -> None:
+        super().__init__(place, loading)
+        self.link = FollowerLink(GlooChannel(group, self._await_all))
 
 
 def join(place: Place, settings: ModelSettings) -> Leader | Follower:
@@ -99,12 +103,14 @@ def join(place: Place, settings: ModelSettings) -> Leader | Follower:
             timeout=timedelta(seconds=_MEET_LIMIT_S),
             device_id=device if device.type == "cuda" else None,
         )
-        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=LIMIT_S))
+        loading, group = (
+            dist.new_group(backend="gloo", timeout=timedelta(seconds=limit_s)) for limit_s in (_LOAD_LIMIT_S, LIMIT_S)
+        )
     except (RuntimeError, ValueError, OSError) as error:
         raise StartupError(f"the {place.size} processes of this model do not meet: {error}", field=_FIELD) from error
-    if not isinstance(group, dist.ProcessGroup):
+    if not isinstance(loading, dist.ProcessGroup) or not isinstance(group, dist.ProcessGroup):
         raise StartupError(f"process {place.rank} is no part of the group of {place.size}", field=_FIELD)
-    return Leader(place, group) if place.rank == 0 else Follower(place, group)
+    return Leader(place, loading, group) if place.rank == 0 else Follower(place, loading, group)
 
 
 def device_of(settings: ModelSettings, rank: int) -> str:

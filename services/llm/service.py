@@ -14,10 +14,11 @@ from ..cuda.stream import own_stream
 from ..engine.engine import Engine
 from ..engine.kv_blocks import zeros
 from ..engine.tensor_parallel import Leader
-from ..errors import AllroadsError, InvalidArgument, NotFound
+from ..errors import AllroadsError, InvalidArgument, NotFound, OutOfStep
 from ..memory import resolve_memory
 from ..mesh.joined_call import joined_call
 from ..mesh.region_transport import Received
+from ..mesh.registration import Registration
 from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status
 from ..mesh.stream import Outbox, serve_stream
@@ -25,6 +26,7 @@ from ..mesh.tensor_receiver import TensorReceiver
 from ..mesh.tls import server_credentials
 from ..mesh.tracing import OpenSpan, Tracer, open_tracer
 from ..mesh.wire import model_pb2, model_pb2_grpc
+from ..mesh.wire.common_pb2 import Registered
 from ..model import logprobs_wire
 from ..model.decode_host import DecodeHost
 from ..model.description import describe, vocabulary_page
@@ -90,9 +92,14 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
         stream_id = self.streams.join(outbox)
         receiver = TensorReceiver(context.peer(), device=self._device)
 
+        def answer(registered: Registered) -> None:
+            outbox.put(model_pb2.VisitResponse(registered=registered))
+
+        registration = Registration(receiver, answer, outbox.close)
+
         def take(request: model_pb2.VisitRequest) -> None:
             if request.HasField("register"):
-                outbox.put(model_pb2.VisitResponse(registered=receiver.register(request.register)))
+                registration.take(request.register)
             else:
                 arrivals: list[Received] = []
                 logits = _read_draft_logits(receiver, request, arrivals)
@@ -100,7 +107,7 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
                     self._host.post(Call(received.join))
                 self._host.post(Visit(stream_id, request, logits, self._spans(request)))
                 if (withdrawal := receiver.withdrawal()) is not None:
-                    outbox.put(model_pb2.VisitResponse(registered=withdrawal))
+                    answer(withdrawal)
 
         try:
             await serve_stream(context, request_iterator, outbox, take)
@@ -108,7 +115,7 @@ class TierServicer(model_pb2_grpc.TierServiceServicer):
             await context.abort(grpc_status(error), error.message)
         finally:
             self.streams.leave(stream_id)
-            receiver.close()
+            await registration.close()
 
     async def GetPromptLogprobs(  # noqa: N802
         self,
@@ -179,18 +186,22 @@ def _set(answered: "asyncio.Future[Answer]", answer: Answer) -> None:
 
 def _read_draft_logits(
     receiver: TensorReceiver, request: model_pb2.VisitRequest, arrivals: list[Received]
-) -> dict[int, Tensor | InvalidArgument]:
+) -> dict[int, Tensor | AllroadsError]:
     """What the hand-offs of a message bring, by their place in it; one that cannot be read fails by itself.
+
+    It is sent again where that is no fault of its own: the region by which it came is of no more use.
 
     `arrivals`: gets what is on its way on the device, which the decode thread must join before it looks at it.
     """
-    read: dict[int, Tensor | InvalidArgument] = {}
+    read: dict[int, Tensor | AllroadsError] = {}
     for index, hand_off in enumerate(request.hand_offs):
         if hand_off.HasField("draft_logits"):
             try:
                 received = receiver.read([hand_off.draft_logits])
             except InvalidArgument as error:
-                read[index] = error
+                read[index] = (
+                    OutOfStep(f"the logits of its drafts are lost: {receiver.fault}") if receiver.fault else error
+                )
                 continue
             (read[index],) = received.tensors
             if received.mark is not None:

@@ -48,7 +48,7 @@ class Visit(Arrival):
 
     stream_id: int
     request: model_pb2.VisitRequest
-    draft_logits: dict[int, Tensor | InvalidArgument] = field(default_factory=dict)
+    draft_logits: dict[int, Tensor | AllroadsError] = field(default_factory=dict)
     """Of the drafts of hand-off number i of the message, read already, or why they cannot be."""
     spans: dict[int, OpenSpan] = field(default_factory=dict)
     """Of the sequence that hand-off number i of the message opens, where there are traces."""
@@ -178,7 +178,7 @@ class Tier:
         self,
         stream_id: int,
         hand_off: model_pb2.HandOff,
-        draft_logits: Tensor | InvalidArgument | None,
+        draft_logits: Tensor | AllroadsError | None,
         span: OpenSpan | None,
         arrived_ns: int,
     ) -> None:
@@ -264,7 +264,7 @@ class Tier:
         if sequence.state is State.PENDING:
             self._engine.resume(sequence)
 
-    def _check_hand_off(self, hand_off: model_pb2.HandOff, draft_logits: Tensor | InvalidArgument | None) -> None:
+    def _check_hand_off(self, hand_off: model_pb2.HandOff, draft_logits: Tensor | AllroadsError | None) -> None:
         """What can be told of a hand-off without its sequence."""
         if hand_off.num_opinions_wanted > len(hand_off.unseen_token_ids):
             raise InvalidArgument("opinions are given on unseen tokens only", field="num_opinions_wanted")
@@ -273,7 +273,7 @@ class Tier:
         if len(hand_off.extra) > MAX_EXTRA:
             raise InvalidArgument(f"{MAX_EXTRA} extra numbers at most", field="extra")
         self._check(list(hand_off.draft_token_ids), room=sys.maxsize)
-        if isinstance(draft_logits, InvalidArgument):
+        if isinstance(draft_logits, AllroadsError):
             raise draft_logits
         if draft_logits is not None:
             shape = list(draft_logits.shape)
@@ -335,11 +335,31 @@ class Tier:
 
     def _judge(self, drafted: list[Drafted]) -> None:
         """Let policies say which drafts stand; roll back the others, and add what the policy writes itself."""
+        drafted = self._arrived(drafted)
         parts = {id(self._by_sequence[part.sequence]): part for part in drafted}
         judged, failed = judge_drafts([(self._by_sequence[part.sequence], part) for part in drafted])
         self._fail_all(failed)
         for visitor, judgement in judged:
             self._apply(visitor, judgement, parts[id(visitor)])
+
+    def _arrived(self, drafted: list[Drafted]) -> list[Drafted]:
+        """All but those whose small model's logits came too late, which are NaN throughout: these are sent again.
+
+        Not for policies to see: what one would write by NaN is no model's.
+        """
+        sent = [(part, self._by_sequence[part.sequence].sent_draft_logits) for part in drafted]
+        firsts = {
+            part.sequence: logits[0, 0].to(part.logits.device, non_blocking=True)
+            for part, logits in sent
+            if logits is not None and len(logits)
+        }
+        if not firsts:
+            return drafted
+        late = torch.stack(list(firsts.values())).isnan().tolist()
+        lost = {sequence for sequence, is_late in zip(firsts, late, strict=True) if is_late}
+        for sequence in lost:
+            self._fail(self._by_sequence[sequence].key, OutOfStep("the logits of its drafts came too late"))
+        return [part for part in drafted if part.sequence not in lost]
 
     def _apply(self, visitor: Visitor, judgement: Judgement, part: Drafted) -> None:
         sequence, accepted = visitor.sequence, judgement.num_accepted

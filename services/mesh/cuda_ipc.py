@@ -29,6 +29,7 @@ class CudaIpcTransport:
     name = "CUDA IPC"
     kind = "cuda_ipc"
     number = pb.TRANSPORT_CUDA_IPC
+    may_wait = True
 
     def __init__(self, find_device: Callable[[], IpcDevice], wait_limit_s: float = WAIT_LIMIT_S) -> None:
         """`find_device`: the one to share memory of; raises Unavailable where there is none."""
@@ -67,8 +68,12 @@ class CudaIpcTransport:
         if told.cuda_ipc.device_uuid != device.uuid:
             raise Unavailable("the peer's tensors are on another GPU")
         memory = device.open(handle, told.size_bytes)
+        try:
+            region = PeerCudaRegion(device, memory, self._watch, partial(self._opened.discard, handle))
+        except Unavailable:
+            memory.close()
+            raise
         self._opened.add(handle)
-        region = PeerCudaRegion(device, memory, self._watch, partial(self._opened.discard, handle))
         try:
             region.greet()
         except Unavailable:

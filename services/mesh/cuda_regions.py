@@ -9,12 +9,13 @@ floating-point numbers only. A wait that nobody ends is ended by the watch, and 
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from ..cuda.device_memory import DeviceMemory, IpcDevice, Lane
 from ..errors import Unavailable
 from .lease_watch import LeaseWatch
-from .region_transport import ACKNOWLEDGE, HEADER, PROBE, READY, Part, Received
+from .region_transport import ACKNOWLEDGE, FIRST_SLOT, HEADER, PROBE, READY, Part, Received
 from .tensors import Layout, refuse
 from .watched_region import WatchedRegion, borrowed_lane
 from .wire import common_pb2 as pb
@@ -70,6 +71,10 @@ class OwnedCudaRegion(WatchedRegion):
         lane.put_word(memory, start + READY, generation & _WORD)
         self._last = lane.mark()
 
+    def forget(self, start: int) -> None:
+        """See `OwnedRegion`. The slot's next lease would wait for an acknowledgement that nobody writes."""
+        self._leases.pop(start, None)
+
     def unlink(self) -> None:
         """See `OwnedRegion`. A handle cannot be taken back; a transport opens none twice."""
 
@@ -89,19 +94,30 @@ class PeerCudaRegion(WatchedRegion):
         self._probe = b""
 
     def greet(self) -> None:
-        """Make the round trip: wait for the region's ready word, read the probe, and answer by what was read.
+        """Make the round trip: read the probe and the region's ready word, wait for that, and answer by what was read.
+
+        Nothing waits for a word that is not there. And what a read queues behind its wait is done once before: CUDA
+        loads a kernel when it is first wanted, may wait for the whole device then, and lets nobody end a wait until
+        that is over.
 
         Raises:
-            Unavailable: the word does not come, or CUDA fails.
+            Unavailable: the word is not there, or CUDA fails.
         """
         self._require_room()
-        self._lane.wait_word(self._memory, PROBE.size + READY, GREETING)
-        self._watch_wait(self._lane, PROBE.size + READY, GREETING)
-        self._probe = self._lane.fetch(self._memory, 0, PROBE.size)
+        lane, memory = self._lane, self._memory
+        begin = lane.fetch(memory, 0, FIRST_SLOT)
+        if int.from_bytes(begin[PROBE.size + READY :][:4], "little") != GREETING:
+            raise Unavailable("the peer's ready word is not there")
+        self._probe = begin[: PROBE.size]
+        copy = lane.copy_out(memory, 0, torch.float32, (PROBE.size // torch.float32.itemsize,))
+        lane.blank_unless(memory, 0, 0, [copy])
+        lane.fetch(memory, 0, PROBE.size)
+        lane.wait_word(memory, PROBE.size + READY, GREETING)
+        self._watch_wait(lane, PROBE.size + READY, GREETING)
+        lane.put_word(memory, PROBE.size + ACKNOWLEDGE, probe_answer(self._probe))
+        lane.fetch(memory, PROBE.size, HEADER.size)  # once it returns, the answer is there
         if self.fault:
             raise Unavailable(self.fault)
-        self._lane.put_word(self._memory, PROBE.size + ACKNOWLEDGE, probe_answer(self._probe))
-        self._lane.fetch(self._memory, PROBE.size, HEADER.size)  # once it returns, the answer is there
 
     def read_probe(self) -> bytes:
         """See `PeerRegion`."""
@@ -131,7 +147,7 @@ class PeerCudaRegion(WatchedRegion):
         return Received(tensors, self._last, tensors)
 
     def close(self) -> None:
-        """See `PeerRegion`. As soon as the device is done with it."""
+        """See `PeerRegion`. The memory is let go as soon as the device is done with it."""
         self._leave()
 
     def _let_go(self) -> None:

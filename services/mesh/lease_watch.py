@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Condition, Thread
+from threading import Condition, Thread, Timer
 
 from ..errors import AllroadsError
 
@@ -112,8 +112,17 @@ class LeaseWatch:
             return True
         if now < wait.deadline:
             return False
+        stuck = Timer(self.limit_s, _tell_stuck)
+        stuck.daemon = True
+        stuck.start()
         _done(wait.end)
+        stuck.cancel()
         return True
+
+
+def _tell_stuck() -> None:
+    """Another thread is inside CUDA, which waits there for the very wait that would be ended. Nobody can help then."""
+    logger.critical("a wait on the GPU cannot be ended, as CUDA is busy with other work of this process: restart it")
 
 
 def _tried(errand: _Errand, now: float) -> bool:

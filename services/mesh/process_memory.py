@@ -36,6 +36,8 @@ class _Lease:
 class ProcessRegion:
     """A region at its owner's end."""
 
+    fault = ""
+
     def __init__(self, regions: MutableMapping[bytes, "ProcessRegion"], size_bytes: int, probe: bytes) -> None:
         self.size_bytes, self.probe = size_bytes, probe
         self.slots: dict[int, _Lease] = {}
@@ -64,6 +66,9 @@ class ProcessRegion:
             else:
                 device, kept[offset] = tensor.device, tensor.clone(memory_format=torch.contiguous_format)
         self.slots[start] = _Lease(generation, kept, None if device is None else mark_here(device))
+
+    def forget(self, start: int) -> None:
+        """See `OwnedRegion`. The next lease waits for nobody."""
 
     def unlink(self) -> None:
         """See `OwnedRegion`."""
@@ -116,6 +121,7 @@ class ProcessMemoryTransport:
     name = "process memory"
     kind = "local"
     number = pb.TRANSPORT_LOCAL
+    may_wait = False
 
     def __init__(self) -> None:
         self._regions: dict[bytes, ProcessRegion] = {}

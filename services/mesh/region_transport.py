@@ -57,6 +57,11 @@ class Received:
 class OwnedRegion(Protocol):
     """A region at the end that owns it. The caller keeps within it."""
 
+    @property
+    def fault(self) -> str:
+        """Why the region is of no more use; empty while it is."""
+        ...
+
     def describe(self, region_id: int) -> pb.Region:
         """How the peer is told of it."""
         ...
@@ -81,6 +86,10 @@ class OwnedRegion(Protocol):
         Raises:
             Unavailable: the region is of no more use; says why.
         """
+        ...
+
+    def forget(self, start: int) -> None:
+        """Nobody was told of the lease that was written at `start` last, so nobody reads it."""
         ...
 
     def unlink(self) -> None:
@@ -136,6 +145,14 @@ class RegionTransport(Protocol):
     @property
     def number(self) -> "pb.Transport.ValueType":
         """How the peer's answer calls it."""
+        ...
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether making, attaching and confirming a region may take long, so that an event loop leaves it to a thread.
+
+        For a device's memory they do: seconds while it is recorded, or where a peer's word does not come.
+        """
         ...
 
     def create(self, size_bytes: int, probe: bytes) -> OwnedRegion:

@@ -59,6 +59,9 @@ class SharedMemoryRegion:
             refuse("the lease is over")
         return Received([tensor_of(layout, found) for (_, layout), found in zip(parts, data, strict=True)])
 
+    def forget(self, start: int) -> None:
+        """See `OwnedRegion`. The next lease waits for nobody."""
+
     def unlink(self) -> None:
         """See `OwnedRegion`."""
         self._memory.unlink()
@@ -74,6 +77,7 @@ class SharedMemoryTransport:
     name = "shared memory"
     kind = "shared_memory"
     number = pb.TRANSPORT_SHARED_MEMORY
+    may_wait = False
 
     def create(self, size_bytes: int, probe: bytes) -> SharedMemoryRegion:
         """See `RegionTransport`."""

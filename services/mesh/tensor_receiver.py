@@ -7,6 +7,7 @@ writes to a lease again, so one that does so too early spoils no tensor that was
 import hmac
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -20,8 +21,21 @@ from .wire.common_pb2 import Registered
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _InUse:
+    """A region that was agreed to."""
+
+    region: PeerRegion
+    region_id: int
+    size_bytes: int
+    slot_bytes: int
+
+
 class TensorReceiver:
-    """The receiver's end of one stream, which uses one region. Belongs to one thread."""
+    """The receiver's end of one stream, which uses one region.
+
+    Belongs to one thread. Only `register` may go on in another one meanwhile, since it may wait for a device.
+    """
 
     def __init__(
         self, peer: str, transports: Sequence[RegionTransport] | None = None, *, device: torch.device = CPU
@@ -30,11 +44,13 @@ class TensorReceiver:
         offered = transports_for(device) if transports is None else transports
         self._peer = peer
         self._transports = {transport.kind: transport for transport in offered}
-        self._region: PeerRegion | None = None
-        self._region_id = 0
-        self._slot_bytes = 1
-        self._size_bytes = 0
-        self._is_withdrawn = False
+        self._in_use: _InUse | None = None
+        self._withdrawn: _InUse | None = None
+
+    def may_wait(self, told: pb.Region) -> bool:
+        """Whether trying a peer's region may take long; an event loop leaves it to a thread then."""
+        transport = self._transports.get(told.WhichOneof("kind") or "")
+        return transport is not None and transport.may_wait
 
     def register(self, told: pb.Region) -> Registered:
         """Try a peer's region with a real read, and say whether it can be used.
@@ -44,7 +60,7 @@ class TensorReceiver:
         Raises:
             InvalidArgument: no peer of ours would ask for this.
         """
-        if self._region is not None and told.region_id <= self._region_id:
+        if self._in_use is not None and told.region_id <= self._in_use.region_id:
             raise InvalidArgument("a stream uses one region at a time")
         kind = told.WhichOneof("kind")
         if kind is None:
@@ -56,11 +72,10 @@ class TensorReceiver:
         slot_bytes = _slot_bytes(told)
         self.close()
         try:
-            self._region = _attach(transport, told)
+            region = _attach(transport, told)
         except Unavailable as error:
             return Registered(region_id=told.region_id, transport=pb.TRANSPORT_INLINE, reason=error.message)
-        self._region_id, self._size_bytes, self._slot_bytes = told.region_id, told.size_bytes, slot_bytes
-        self._is_withdrawn = False
+        self._in_use = _InUse(region, told.region_id, told.size_bytes, slot_bytes)
         reason = f"{told.size_bytes} bytes were opened and the probe was read"
         logger.info("tensors from %s come through %s: %s", self._peer, transport.name, reason)
         return Registered(region_id=told.region_id, transport=transport.number, reason=reason)
@@ -83,20 +98,26 @@ class TensorReceiver:
             return Received([tensor_of(layout, bytearray(reference.inline)) for layout, reference in pairs])
         return self._read_mixed(references, places, layouts)
 
+    @property
+    def fault(self) -> str:
+        """Why the peer's region is of no more use, so that what it refers to there cannot be read; else empty."""
+        return "" if self._in_use is None else self._in_use.region.fault
+
     def withdrawal(self) -> Registered | None:
         """What to tell the peer, once, when its region is of no more use; None while it is."""
-        if self._region is None or not self._region.fault or self._is_withdrawn:
+        used = self._in_use
+        if used is None or not used.region.fault or self._withdrawn is used:
             return None
-        self._is_withdrawn = True
+        self._withdrawn = used
         return Registered(
-            region_id=self._region_id, transport=pb.TRANSPORT_INLINE, reason=f"no longer: {self._region.fault}"
+            region_id=used.region_id, transport=pb.TRANSPORT_INLINE, reason=f"no longer: {used.region.fault}"
         )
 
     def close(self) -> None:
         """Let go of the region. Harmless when repeated."""
-        if self._region is not None:
-            self._region.close()
-            self._region = None
+        used, self._in_use = self._in_use, None
+        if used is not None:
+            used.region.close()
 
     def _read_mixed(
         self, references: Sequence[pb.TensorRef], places: Sequence[pb.RegionSlice], layouts: Sequence[Layout]
@@ -114,25 +135,28 @@ class TensorReceiver:
     def _read_lease(self, places: Sequence[pb.RegionSlice], layouts: Sequence[Layout]) -> Received:
         if not places:
             return Received([])
-        region_id, generation, start = places[0].region_id, places[0].generation, self._slot_of(places[0])
-        for place in places[1:]:
-            if (place.region_id, place.generation, self._slot_of(place)) != (region_id, generation, start):
-                refuse("more than one lease")
-        if self._region is None or region_id != self._region_id:
+        used = self._in_use
+        region_id, generation = places[0].region_id, places[0].generation
+        if used is None or region_id != used.region_id:
             refuse("unknown region")
+        start = _slot_of(places[0], used)
+        for place in places[1:]:
+            if (place.region_id, place.generation, _slot_of(place, used)) != (region_id, generation, start):
+                refuse("more than one lease")
         parts = [(place.offset_bytes - start, layout) for place, layout in zip(places, layouts, strict=True)]
-        return self._region.read(start, generation, parts)
+        return used.region.read(start, generation, parts)
 
-    def _slot_of(self, place: pb.RegionSlice) -> int:
-        """Where the slot begins that a slice lies in, whole."""
-        begin = place.offset_bytes
-        end = begin + place.size_bytes
-        slot = (begin - FIRST_SLOT) // self._slot_bytes
-        start = FIRST_SLOT + slot * self._slot_bytes
-        within_slot = start + HEADER.size <= begin < end <= start + self._slot_bytes
-        if slot < 0 or not within_slot or end > self._size_bytes or begin % ALIGNMENT:
-            refuse("outside of a slot, or not aligned")
-        return start
+
+def _slot_of(place: pb.RegionSlice, used: _InUse) -> int:
+    """Where the slot begins that a slice lies in, whole."""
+    begin = place.offset_bytes
+    end = begin + place.size_bytes
+    slot = (begin - FIRST_SLOT) // used.slot_bytes
+    start = FIRST_SLOT + slot * used.slot_bytes
+    within_slot = start + HEADER.size <= begin < end <= start + used.slot_bytes
+    if slot < 0 or not within_slot or end > used.size_bytes or begin % ALIGNMENT:
+        refuse("outside of a slot, or not aligned")
+    return start
 
 
 def _slot_bytes(told: pb.Region) -> int:

@@ -8,7 +8,7 @@ goes inline. So does a tensor that the region does not take, beside those that i
 import logging
 import secrets
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -34,11 +34,12 @@ class _Lease:
 
 
 class TensorSender:
-    """The sender's end. `pack` may be called from another thread than the rest.
+    """The sender's end. Any thread may call it.
 
-    For each stream: `open`, then `on_registered` with each answer, and tell the peer of each region that
-    these return; `close`. Until the peer has agreed to a region, and where it agrees to none, tensors go
-    inline.
+    For each stream: `open`, then `on_registered` with each answer, `offer_next` where a region was given up, and tell
+    the peer of each region that these return; `close`. These three may wait for a device where `may_wait` says so, and
+    `close` does not wait for them: what they make then comes to nothing. Until the peer has agreed to a region, and
+    where it agrees to none, tensors go inline.
     """
 
     def __init__(
@@ -49,15 +50,30 @@ class TensorSender:
         num_slots: int = 16,
         device: torch.device = CPU,
         transports: Sequence[RegionTransport] | None = None,
+        on_given_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """`slot_bytes`: room for one batch. `device`: where its tensors lie. `transports`: if not that device's."""
+        """Offers nothing yet.
+
+        Args:
+            peer: its name, for the log.
+            slot_bytes: room for one batch.
+            num_slots: batches that may be on their way at once.
+            device: where their tensors lie.
+            transports: if not that device's.
+            on_given_up: called when a region is of no more use, in a thread that packs; `offer_next` is due.
+        """
         self._peer = peer
+        self._on_given_up = on_given_up
         self._slot_bytes = HEADER.size + aligned(slot_bytes)
         self._num_slots = num_slots
         self._transports = transports_for(device) if transports is None else tuple(transports)
         self._untried: Iterator[RegionTransport] = iter(())
         self._refusals: list[str] = []
+        self._offering = Lock()
+        """Held while a region is made or confirmed; by one who does not hold the other lock."""
         self._lock = Lock()
+        self._stream: object | None = None
+        """What is there as long as the stream is."""
         self._region: OwnedRegion | None = None
         self._region_id = 0
         self._transport: RegionTransport | None = None
@@ -66,36 +82,55 @@ class TensorSender:
         self._free: deque[int] = deque()
         self._leases: dict[int, _Lease] = {}
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether agreeing on a region may take long; an event loop leaves it to a thread then."""
+        return any(transport.may_wait for transport in self._transports)
+
     def open(self) -> pb.Region | None:
         """Begin with a new stream: the first region that the peer is to try; None where there is none."""
-        self.close()
-        self._untried, self._refusals = iter(self._transports), []
-        return self._next_offer()
+        with self._offering:
+            stream = object()
+            with self._lock:
+                self._close_region()
+                self._stream = stream
+            self._untried, self._refusals = iter(self._transports), []
+            return self._next_offer(stream)
 
     def on_registered(self, answer: Registered) -> pb.Region | None:
         """Use the region from now on if the peer can, else offer the next one: None where there is none.
 
         A peer that can use its region no longer says so in the same way.
         """
-        transport, region = self._transport, self._region
-        if transport is None or region is None or answer.region_id != self._region_id:
-            return None
-        if answer.transport != transport.number:
-            return self._next_after(f"not through {transport.name}: {answer.reason}")
-        if self._registered:
-            return None
-        try:
-            region.confirm()
-        except Unavailable as error:
-            return self._next_after(f"not through {transport.name}: {error.message}")
-        with self._lock:
-            if self._region is not None:
+        with self._offering:
+            with self._lock:
+                stream, transport, region, registered = self._stream, self._transport, self._region, self._registered
+            if transport is None or region is None or answer.region_id != self._region_id:
+                return None
+            if answer.transport != transport.number:
+                return self._next_after(region, stream, f"not through {transport.name}: {answer.reason}")
+            if registered:
+                return None
+            try:
+                region.confirm()
+            except Unavailable as error:
+                return self._next_after(region, stream, f"not through {transport.name}: {error.message}")
+            with self._lock:
+                if self._region is not region:
+                    return None
                 # The peer has it, so it need not be found any more.
-                self._region.unlink()
+                region.unlink()
                 self._registered = True
-        why = "; ".join([answer.reason, *self._refusals])
-        logger.info("tensors to %s go through %s: %s", self._peer, transport.name, why)
-        return None
+            why = "; ".join([answer.reason, *self._refusals])
+            logger.info("tensors to %s go through %s: %s", self._peer, transport.name, why)
+            return None
+
+    def offer_next(self) -> pb.Region | None:
+        """After a region was given up: the next one that the peer is to try; None where there is none."""
+        with self._offering:
+            with self._lock:
+                stream, has_region = self._stream, self._region is not None
+            return None if stream is None or has_region else self._next_offer(stream)
 
     def pack(self, batch_id: int, tensors: Sequence[Tensor]) -> list[pb.TensorRef]:
         """References to the tensors of a batch, valid until `release(batch_id)`.
@@ -106,17 +141,18 @@ class TensorSender:
         for tensor in tensors:
             wire_dtype(tensor)  # before there is a lease to lose
         with self._lock:
+            if self._registered and self._region is not None and self._region.fault:
+                self._give_up(self._region.fault)
             region = self._region if self._registered else None
             parts, end = ([], 0) if region is None else _lay_out(region, tensors)
             lease = self._lease(batch_id, end) if parts else None
             if region is None or lease is None:
                 return [inline_reference(tensor) for tensor in tensors]
-            start = FIRST_SLOT + lease.slot * self._slot_bytes
+            start = self._start_of(lease)
             try:
                 region.write(start, lease.generation, parts)
             except Unavailable as error:
-                logger.warning("tensors to %s go inline from now on: %s", self._peer, error.message)
-                self._close_region()
+                self._give_up(error.message)
                 return [inline_reference(tensor) for tensor in tensors]
             references = [self._reference(tensor, start + offset, lease.generation) for offset, tensor in parts]
             if len(parts) == len(tensors):
@@ -131,10 +167,28 @@ class TensorSender:
             if lease is not None:
                 self._free.append(lease.slot)
 
+    def retract(self, references: Iterable[pb.TensorRef]) -> None:
+        """Say that a batch of these references is not sent: who uses its slot next has no reader to wait for."""
+        with self._lock:
+            slices = [reference.slice for reference in references if reference.HasField("slice")]
+            generations = {place.generation for place in slices if place.region_id == self._region_id}
+            for lease in self._leases.values():
+                if self._region is not None and lease.generation in generations:
+                    self._region.forget(self._start_of(lease))
+
     def close(self) -> None:
         """Give up the region: the stream is lost, or the service stops. Leases end with it."""
         with self._lock:
+            self._stream = None
             self._close_region()
+
+    def _give_up(self, why: str) -> None:
+        """Use the region no more, on a stream that goes on."""
+        logger.warning("tensors to %s go inline from now on: %s", self._peer, why)
+        if self._transport is not None:
+            self._refusals.append(f"not through {self._transport.name}: {why}")
+        self._close_region()
+        self._on_given_up()
 
     def _close_region(self) -> None:
         region, self._region, self._transport = self._region, None, None
@@ -144,12 +198,15 @@ class TensorSender:
         if region is not None:
             region.close()
 
-    def _next_after(self, refusal: str) -> pb.Region | None:
-        self.close()
+    def _next_after(self, region: OwnedRegion, stream: object | None, refusal: str) -> pb.Region | None:
+        with self._lock:
+            if self._region is not region:
+                return None
+            self._close_region()
         self._refusals.append(refusal)
-        return self._next_offer()
+        return self._next_offer(stream)
 
-    def _next_offer(self) -> pb.Region | None:
+    def _next_offer(self, stream: object | None) -> pb.Region | None:
         size_bytes = FIRST_SLOT + self._num_slots * self._slot_bytes
         for transport in self._untried:
             try:
@@ -160,6 +217,9 @@ class TensorSender:
                 self._refusals.append(f"not through {transport.name}: {error.message}")
                 continue
             with self._lock:
+                if self._stream is not stream:
+                    region.close()
+                    return None
                 self._region, self._transport, self._region_id = region, transport, self._region_id + 1
                 self._free = deque(range(self._num_slots))
                 # From the start for each region: words of 32 bits are compared with it.
@@ -176,6 +236,9 @@ class TensorSender:
         self._generation += 1
         lease = self._leases[batch_id] = _Lease(self._free.popleft(), self._generation)
         return lease
+
+    def _start_of(self, lease: _Lease) -> int:
+        return FIRST_SLOT + lease.slot * self._slot_bytes
 
     def _reference(self, tensor: Tensor, offset: int, generation: int) -> pb.TensorRef:
         return slice_reference(tensor, region_id=self._region_id, offset=offset, generation=generation)

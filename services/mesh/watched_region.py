@@ -51,23 +51,19 @@ class WatchedRegion:
             self._memory.put_word(offset, value)
 
     def _leave(self, *, after_s: float = 0.0) -> None:
-        """End all waits, and let go of the memory once no work is left."""
+        """End all waits, and let go of the memory once no work is left; by the watch, as that may take a while."""
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
             try:
-                idle = self._is_idle()
-                if not idle:
+                if not self._is_idle():
                     for offset, value in self._waited.items():
                         self._memory.put_word(offset, value)
             except Unavailable as error:
                 logger.warning("a CUDA IPC region is left as it is: %s", error.message)
                 return
-        if idle and not after_s:
-            self._let_go()
-        else:
-            self._watch.later(self._is_idle, self._let_go, after_s=after_s)
+        self._watch.later(self._is_idle, self._let_go, after_s=after_s)
 
     def _is_idle(self) -> bool:
         return self._last is None or self._last.is_reached()

@@ -12,6 +12,7 @@ from ..config import MeshSettings
 from ..cuda.runtime import usable_device
 from ..cuda.stream import own_stream
 from ..errors import AllroadsError, NotFound, ResourceExhausted
+from ..mesh.registration import Registration
 from ..mesh.server import ServiceServer, first_of
 from ..mesh.status import grpc_status, to_wire
 from ..mesh.stream import Outbox, serve_stream
@@ -20,6 +21,7 @@ from ..mesh.tls import server_credentials
 from ..mesh.transports import CPU
 from ..mesh.wire import router_pb2 as pb
 from ..mesh.wire import router_pb2_grpc
+from ..mesh.wire.common_pb2 import Registered
 from .scorer import Scorer
 from .scorers import load_scorers
 from .worker import Job, ScoringWorker
@@ -60,7 +62,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
             logger.warning("stream of %s ended: %s", context.peer(), error.message)
             await context.abort(grpc_status(error), error.message)
         finally:
-            session.close()
+            await session.close()
 
 
 class _Session:
@@ -70,6 +72,7 @@ class _Session:
         self.outbox: Outbox[pb.ScoreResponse] = Outbox()
         self._scorers, self._worker = scorers, worker
         self._receiver = receiver
+        self._registration = Registration(receiver, self._registered, self.outbox.close)
         self._loop = asyncio.get_running_loop()
         self._overflow: ResourceExhausted | None = None
 
@@ -78,7 +81,7 @@ class _Session:
         if self._overflow is not None:
             raise self._overflow
         if request.WhichOneof("kind") == "register":
-            self.outbox.put(pb.ScoreResponse(registered=self._receiver.register(request.register)))
+            self._registration.take(request.register)
             return
         batch = request.batch
         try:
@@ -86,11 +89,14 @@ class _Session:
         except AllroadsError as error:
             self.outbox.put(_failed(batch.batch_id, error))
         if (withdrawal := self._receiver.withdrawal()) is not None:
-            self.outbox.put(pb.ScoreResponse(registered=withdrawal))
+            self._registered(withdrawal)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let go of the peer's region. Scores that come later go nowhere."""
-        self._receiver.close()
+        await self._registration.close()
+
+    def _registered(self, answer: Registered) -> None:
+        self.outbox.put(pb.ScoreResponse(registered=answer))
 
     def _submit(self, batch: pb.ScoreBatch) -> None:
         # Read before anything is refused: the peer's next lease of the place waits for that.

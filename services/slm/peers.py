@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import grpc
 import torch
@@ -29,8 +30,10 @@ from .commands import Command, RouterDown, RouterUp, Scored, TierDown, TierUp, V
 logger = logging.getLogger(__name__)
 
 _DESCRIBE_TIMEOUT_S = 10.0
-# Draft logits that find no room in a slot, or no free slot, go inline.
-_DRAFTS_PER_SLOT, _MAX_SLOT_BYTES, _NUM_SLOTS = 8, 4 * 1024 * 1024, 8
+# Draft logits that find no room in a slot, or no free slot, go inline. The most is for 8 drafts of 163,840 tokens, as
+# Qwen's vocabulary has 151,936; the slots of each larger tier take 40 MiB then, of /dev/shm or of the GPU.
+_DRAFTS_PER_SLOT, _MAX_SLOT_BYTES, _NUM_SLOTS = 8, 5 * 1024 * 1024, 8
+_ROUTER_SLOT_BYTES, _NUM_ROUTER_SLOTS = 256 * 1024, 16
 
 Post = Callable[[Command], None]
 
@@ -39,13 +42,25 @@ class Peer(ABC):
     """One neighbour: its channel, its stream, what tensors go through, and whether it fits."""
 
     def __init__(
-        self, name: str, address: str, max_message_bytes: int, sender: TensorSender, tls: MeshTlsSettings | None
+        self,
+        name: str,
+        address: str,
+        max_message_bytes: int,
+        tls: MeshTlsSettings | None,
+        *,
+        slot_bytes: int,
+        num_slots: int,
+        device: torch.device,
     ) -> None:
         self.name = name
-        self.sender = sender
+        self.sender = TensorSender(
+            name, slot_bytes=slot_bytes, num_slots=num_slots, device=device, on_given_up=self._on_given_up
+        )
         self.channel = open_channel(address, max_message_bytes, tls)
-        self._fits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._fits: asyncio.Future[None] = self._loop.create_future()
         self._check: asyncio.Task[None] | None = None
+        self._agreeing: set[asyncio.Task[None]] = set()
 
     @abstractmethod
     async def run(self) -> None:
@@ -70,8 +85,30 @@ class Peer(ABC):
     async def close(self) -> None:
         """Let go of the channel and of the region."""
         self._forget()
-        await self.channel.close()
         self.sender.close()
+        if self._agreeing:
+            await asyncio.wait(self._agreeing)
+        await self.channel.close()
+
+    def _agree(self, step: Callable[[], common_pb2.Region | None]) -> None:
+        """Take a step towards a region that both ends reach; in a thread where it may wait for a device.
+
+        Until it is taken tensors go inline. What comes of it after the stream is lost is None.
+        """
+        if not self.sender.may_wait:
+            self._offer(step())
+            return
+        task = asyncio.create_task(self._agree_later(step), name=f"agree with {self.name} on a region")
+        self._agreeing.add(task)
+        task.add_done_callback(self._agreeing.discard)
+
+    async def _agree_later(self, step: Callable[[], common_pb2.Region | None]) -> None:
+        self._offer(await asyncio.to_thread(step))
+
+    def _on_given_up(self) -> None:
+        """In the decode thread: the region is of no more use, and the next kind of memory is to be tried."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._agree, self.sender.offer_next)
 
     def _offer(self, region: common_pb2.Region | None) -> None:
         if region is not None:
@@ -113,8 +150,8 @@ class RouterPeer(Peer):
         device: torch.device = CPU,
     ) -> None:
         """`device`: where the small model's numbers lie."""
-        sender = TensorSender("router", slot_bytes=256 * 1024, device=device)
-        super().__init__("router", address, max_message_bytes, sender, tls)
+        size, count = _ROUTER_SLOT_BYTES, _NUM_ROUTER_SLOTS
+        super().__init__("router", address, max_message_bytes, tls, slot_bytes=size, num_slots=count, device=device)
         self.scorers: dict[str, router_pb2.ScorerDescription] = {}
         """By name, once it has been met."""
         self._facts, self._post = facts, post
@@ -140,6 +177,7 @@ class RouterPeer(Peer):
                 try:
                     self._stream.send(router_pb2.ScoreRequest(batch=batch))
                 except InvalidArgument as error:
+                    self.sender.retract((batch.top_logits, batch.hidden_states, batch.token_ids))
                     self._post(Scored(router_pb2.Scores(batch_id=batch.batch_id, error=to_wire(error))))
 
     async def _meet(self) -> None:
@@ -147,7 +185,7 @@ class RouterPeer(Peer):
         for scorer in answer.scorers:
             self._require_fit(scorer)
         self.scorers = {scorer.name: scorer for scorer in answer.scorers}
-        self._offer(self.sender.open())
+        self._agree(self.sender.open)
         self._post(RouterUp(self.scorers))
 
     def _require_fit(self, scorer: router_pb2.ScorerDescription) -> None:
@@ -165,7 +203,7 @@ class RouterPeer(Peer):
         if response.WhichOneof("kind") == "scores":
             self._post(Scored(response.scores))
         else:
-            self._offer(self.sender.on_registered(response.registered))
+            self._agree(partial(self.sender.on_registered, response.registered))
 
     def _register(self, region: common_pb2.Region) -> None:
         self._stream.send(router_pb2.ScoreRequest(register=region))
@@ -192,9 +230,8 @@ class TierPeer(Peer):
         device: torch.device = CPU,
     ) -> None:
         """`device`: where the small model's numbers lie."""
-        slot_bytes = min(_DRAFTS_PER_SLOT * len(facts.vocabulary) * torch.float32.itemsize, _MAX_SLOT_BYTES)
-        sender = TensorSender(name, slot_bytes=slot_bytes, num_slots=_NUM_SLOTS, device=device)
-        super().__init__(name, address, max_message_bytes, sender, tls)
+        size = min(_DRAFTS_PER_SLOT * len(facts.vocabulary) * torch.float32.itemsize, _MAX_SLOT_BYTES)
+        super().__init__(name, address, max_message_bytes, tls, slot_bytes=size, num_slots=_NUM_SLOTS, device=device)
         self.description = model_pb2.DescribeResponse()
         self._tier, self._facts, self._post = tier, facts, post
         stub: model_pb2_grpc.TierServiceAsyncStub = model_pb2_grpc.TierServiceStub(self.channel)
@@ -240,6 +277,7 @@ class TierPeer(Peer):
         if request.HasField("launch"):
             self.visit(model_pb2.VisitRequest(launch=request.launch))
         if len(hand_offs) + bool(closed) == 1:
+            self.sender.retract(hand_off.draft_logits for hand_off in hand_offs)
             errors = [common_pb2.SequenceError(sequence_id=h.sequence_id, error=to_wire(error)) for h in hand_offs]
             self._post(Visited(self._tier, model_pb2.VisitResponse(errors=errors)))
             return
@@ -251,7 +289,7 @@ class TierPeer(Peer):
     async def _meet(self) -> None:
         self.description = await self._stub.Describe(model_pb2.DescribeRequest(), timeout=_DESCRIBE_TIMEOUT_S)
         await require_same_tokenizer(self._facts.vocabulary, self.description, self._stub)
-        self._offer(self.sender.open())
+        self._agree(self.sender.open)
         description = self.description
         self._post(TierUp(self._tier, description.max_context_tokens, frozenset(description.eos_token_ids)))
 
@@ -260,7 +298,7 @@ class TierPeer(Peer):
 
     def _on_response(self, response: model_pb2.VisitResponse) -> None:
         if response.HasField("registered"):
-            self._offer(self.sender.on_registered(response.registered))
+            self._agree(partial(self.sender.on_registered, response.registered))
         else:
             self._post(Visited(self._tier, response))
 

@@ -46,6 +46,13 @@ def test_a_model_that_does_not_fit_needs_none(config: Path, monkeypatch: pytest.
     assert 'not "sdpa"' in refusal("-c", config).message
 
 
+def test_a_model_that_is_not_there_is_told_by_its_key(config: Path) -> None:
+    (config.parent / "config.json").unlink()
+    error = refusal("-c", config)
+    assert error.field == "llm.path"
+    assert f"llm.path: no config.json in {config.parent}" in error.message
+
+
 def test_without_a_gpu_the_architecture_must_be_given(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("allroads.cuda.flashinfer_kernels.missing_tools", lambda: "")
     monkeypatch.setattr("allroads.cuda.flashinfer_use.why_not_installed", lambda: "")

@@ -10,7 +10,9 @@ from allroads.config import ModelSettings
 from allroads.engine.engine import Engine
 from allroads.llm.service import _read_draft_logits
 from allroads.llm.tier import Responses, Tier, Visit
+from allroads.mesh.process_memory import ProcessMemoryTransport
 from allroads.mesh.tensor_receiver import TensorReceiver
+from allroads.mesh.tensor_sender import TensorSender
 from allroads.mesh.tensors import inline_reference
 from allroads.mesh.wire import common_pb2 as pb
 from allroads.mesh.wire import model_pb2
@@ -233,6 +235,17 @@ def test_what_the_small_model_thought_comes_along(bench: Bench) -> None:
     assert bench.scripted.seen[-1].draft_logits == [None]
 
 
+def test_drafts_whose_logits_came_too_late_are_to_be_sent_again_and_nobody_sees_them(bench: Bench) -> None:
+    late = torch.full((2, VOCABULARY), float("nan"))
+    response = bench.visit(_hand_off(_drafts(2)), _hand_off(_drafts(1), number=2), draft_logits=late)
+    (failure,) = response.errors
+    assert (failure.sequence_id, failure.error.code) == (1, pb.ERROR_CODE_OUT_OF_STEP)
+    assert list(response.sequence_ids) == [2]
+    assert [drafts.draft_logits for drafts in bench.scripted.seen] == [[None]]
+    bench.visit(_hand_off(_drafts(2), visit=2), draft_logits=torch.zeros(2, VOCABULARY))
+    assert len(bench.scripted.seen) == 2
+
+
 def _wrong(hand_off: model_pb2.HandOff, **fields: Any) -> model_pb2.HandOff:
     hand_off.MergeFrom(model_pb2.HandOff(**fields))
     return hand_off
@@ -283,6 +296,29 @@ def test_logits_arrive_by_reference_and_bad_references_are_refused(bench: Bench)
     assert isinstance(read[0], torch.Tensor)
     response = bench.visit(bad, draft_logits=read[2])
     assert response.errors[0].sequence_id == 2
+
+
+@pytest.mark.parametrize("fault", ["", "the peer's ready word did not come"])
+def test_logits_that_are_lost_with_their_region_are_sent_again_and_wrong_ones_are_not(fault: str, bench: Bench) -> None:
+    transport = ProcessMemoryTransport()
+    sender = TensorSender("llm", slot_bytes=8192, transports=[transport])
+    receiver = TensorReceiver("home", [transport])
+    region = sender.open()
+    assert region is not None
+    sender.on_registered(receiver.register(region))
+    hand_off = _hand_off([5])
+    (reference,) = sender.pack(1, [torch.ones(1, VOCABULARY)])
+    hand_off.draft_logits.CopyFrom(reference)
+    hand_off.draft_logits.slice.generation += 1
+    used = receiver._in_use
+    assert used is not None
+    used.region.fault = fault  # type: ignore[misc]
+    read = _read_draft_logits(receiver, model_pb2.VisitRequest(hand_offs=[hand_off]), [])
+    (failure,) = bench.visit(hand_off, draft_logits=read[0]).errors
+    wanted = pb.ERROR_CODE_OUT_OF_STEP if fault else pb.ERROR_CODE_INVALID_ARGUMENT
+    assert failure.error.code == wanted
+    assert fault in failure.error.message
+    sender.close()
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,17 @@ def test_what_torch_says_of_the_gpu_is_told(memory: CudaMemory, monkeypatch: pyt
         HostLane().copy_in(memory, 0, torch.zeros(2))
 
 
+def test_memory_that_torch_cannot_see_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(array: Any, device: torch.device) -> Tensor:
+        raise RuntimeError("CUDA error: invalid device context")
+
+    monkeypatch.setattr(torch, "as_tensor", broken)
+    with pytest.raises(Unavailable, match="torch failed on the GPU: CUDA error: invalid device context"):
+        CudaMemory(
+            ADDRESS, 256, HANDLE, torch.device("cuda", 0), context="context", side_stream=77, give_back=lambda _: None
+        )
+
+
 def test_memory_ends_once_and_takes_no_word_after_that(memory: CudaMemory) -> None:
     memory.put_word(12, 9)
     memory.close()

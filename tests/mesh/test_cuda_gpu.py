@@ -1,5 +1,7 @@
 """Regions of GPU memory on a GPU: the same protocol as in `test_cuda_regions.py`, between two processes."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +14,7 @@ from allroads.mesh.tensor_receiver import TensorReceiver
 from allroads.mesh.tensor_sender import TensorSender
 from allroads.mesh.wire import common_pb2 as pb
 
-from ..doubles.region_peers import RegionPeer
+from ..doubles.region_peers import ROOT, RegionPeer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -140,6 +142,13 @@ def test_memory_is_all_zero_and_its_size_is_known(device: CudaIpcDevice) -> None
     memory.close()
     with pytest.raises(ValueError, match="closed"):
         memory.view(0, 1)
+
+
+@pytest.mark.parametrize("meanwhile", ["free", "load"])
+def test_a_wait_can_be_ended_whatever_else_the_driver_is_asked_for(meanwhile: str) -> None:
+    """It may wait for the whole device then: not with what the end of a wait needs in its hands."""
+    command = [sys.executable, "-m", "tests.doubles.ended_wait", meanwhile]
+    subprocess.run(command, cwd=ROOT, timeout=60, check=True)
 
 
 def test_in_one_process_copies_stay_on_the_device_and_streams_wait_for_them() -> None:

@@ -4,12 +4,13 @@ The transport and its state machine are the real ones; `tests/doubles/shared_dev
 """
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from allroads.cuda.device_memory import DeviceMemory, IpcDevice
+from allroads.cuda.device_memory import DeviceMemory, IpcDevice, Lane
 from allroads.errors import InvalidArgument, Unavailable
 from allroads.mesh import cuda_regions
 from allroads.mesh.cuda_ipc import CudaIpcTransport
@@ -196,8 +197,78 @@ def test_a_reader_that_never_acknowledges_holds_the_writer_up_no_longer_than_the
     assert where(references) == ["slice"]
     hasty.here.current.mark().join([])
     assert "the peer's acknowledge word did not come" in caplog.text
-    assert where(hasty.pack(3, torch.ones(4))) == ["inline"]
     assert arrived(hasty.receiver.read(references))[0].tolist() == [1] * 4, "what was written before is good"
+    caplog.clear()
+    for batch_id in range(3, 5):
+        assert where(hasty.pack(batch_id, torch.ones(4))) == ["inline"]
+    (line,) = (record.getMessage() for record in caplog.records if record.name.endswith("tensor_sender"))
+    assert line.startswith("tensors to router go inline from now on: the peer's acknowledge word did not come")
+    assert hasty.here.made[0].closed.wait(30), "the region is of no more use"
+
+
+def test_a_writer_that_gave_up_its_region_offers_the_next_kind(tmp_path: Path) -> None:
+    ends = Ends(tmp_path, LIMIT_S, others=[SharedMemoryTransport()])
+    ends.join()
+    for batch_id in range(3):
+        ends.pack(batch_id, torch.zeros(4))
+        ends.sender.release(batch_id)
+    ends.here.current.mark().join([])
+    assert ends.sender.offer_next() is None, "nothing is given up before it is wanted"
+    ends.pack(4, torch.zeros(4))
+    region = ends.sender.offer_next()
+    assert region is not None
+    assert region.WhichOneof("kind") == "shared_memory"
+    assert ends.sender.offer_next() is None
+    assert ends.sender.on_registered(ends.receiver.register(region)) is None
+    references = ends.pack(5, torch.ones(4))
+    assert ends.receiver.read(references).tensors[0].tolist() == [1] * 4
+    ends.close()
+    assert ends.sender.offer_next() is None, "there is no stream"
+
+
+def test_nobody_waits_for_a_reader_of_what_was_never_sent(ends: Ends) -> None:
+    lane = ends.here.current
+    kept = ends.pack(1, torch.zeros(4))
+    unsent = ends.pack(2, torch.zeros(4), torch.arange(2))
+    ends.sender.retract(unsent)
+    ends.sender.release(2)
+    lane.queued.clear()
+    references = ends.pack(3, torch.ones(4))
+    assert references[0].slice.offset_bytes == unsent[0].slice.offset_bytes
+    assert "wait_word" not in lane.queued
+    assert arrived(ends.receiver.read(references))[0].tolist() == [1] * 4
+    assert arrived(ends.receiver.read(kept))[0].tolist() == [0] * 4
+    ends.sender.release(1)
+    ends.pack(4, torch.ones(4))
+    assert "wait_word" in lane.queued
+
+
+def test_memory_is_let_go_by_a_thread_of_its_own(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for the whole device, and for who records: not for an event loop."""
+    (opened,) = ends.there.opened
+    closed_by: list[threading.Thread] = []
+    close = opened.close
+
+    def note() -> None:
+        closed_by.append(threading.current_thread())
+        close()
+
+    monkeypatch.setattr(opened, "close", note)
+    ends.receiver.close()
+    assert opened.closed.wait(30)
+    assert closed_by[0] is not threading.current_thread()
+
+
+def test_a_region_for_which_there_is_no_lane_is_let_go(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> Lane:
+        raise Unavailable("cuStreamCreateWithPriority failed: CUDA_ERROR_OUT_OF_MEMORY")
+
+    region = ends.sender.open()
+    assert region is not None
+    monkeypatch.setattr(ends.there, "new_lane", refuse)
+    answer = ends.receiver.register(region)
+    assert answer.reason.startswith("cuStreamCreateWithPriority failed")
+    assert ends.there.opened[-1].closed.is_set()
 
 
 def test_when_too_many_waits_are_watched_tensors_go_inline(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +381,8 @@ class TestDetection:
 
     def test_words_that_do_not_pass(self, ends: Ends, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
         wipe_when_opened(ends, PROBE.size + READY, 4)
-        assert "the peer's ready word did not come within 0.2 s" in self.falls_back(ends, caplog)
+        assert self.falls_back(ends, caplog) == "the peer's ready word is not there"
+        assert "wait_word" not in ends.there.lanes[0].queued, "nothing waits for what may never come"
 
     def test_contents_that_do_not_pass(self, ends: Ends, caplog: pytest.LogCaptureFixture) -> None:
         wipe_when_opened(ends, 16, 4)

@@ -1,5 +1,6 @@
 """Waits that nobody ends are ended by the watch, once; what must wait for quiet does."""
 
+import logging
 from threading import Event
 from threading import enumerate as enumerate_threads
 from typing import NoReturn
@@ -85,3 +86,26 @@ def test_when_it_is_stopped_nothing_is_left_of_it() -> None:
     watch.stop()
     watch.stop()
     assert not [thread for thread in enumerate_threads() if thread is watch._thread]
+
+
+def test_a_wait_that_cannot_be_ended_is_told() -> None:
+    """Its end waits for CUDA, which waits for it."""
+    watch, told, free = LeaseWatch(0.05), Event(), Event()
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno == logging.CRITICAL and "cannot be ended" in record.getMessage():
+                told.set()
+
+    ear, logger = Ear(), logging.getLogger("allroads.mesh.lease_watch")
+    logger.addHandler(ear)
+    try:
+        watch.add(lambda: False, lambda: assert_set(free))
+        assert told.wait(TIMEOUT_S)
+    finally:
+        free.set()
+        logger.removeHandler(ear)
+
+
+def assert_set(event: Event) -> None:
+    assert event.wait(TIMEOUT_S)

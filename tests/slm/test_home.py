@@ -4,10 +4,13 @@ from collections import deque
 from pathlib import Path
 
 import pytest
+import torch
 from allroads.config import HomeSettings, ModelSettings
 from allroads.engine.engine import Engine
-from allroads.errors import Unavailable
+from allroads.errors import AllroadsError, Unavailable
+from allroads.llm.service import _read_draft_logits
 from allroads.llm.tier import Responses, Tier, Visit
+from allroads.mesh.tensor_receiver import TensorReceiver
 from allroads.mesh.tensor_sender import TensorSender
 from allroads.mesh.wire import model_pb2
 from allroads.policies.registry import PolicyRegistry
@@ -52,6 +55,8 @@ class Bench:
         self.tier = Tier(Engine.load(ModelSettings(path=pair / "llm")), policies, self._from_tier)
         self.commands: deque[Command] = deque([TIER_UP])
         self.visits: list[model_pb2.VisitRequest] = []
+        self.num_to_lose = 0
+        """Hand-offs whose draft logits come too late."""
         self.told: list[model_pb2.GenerateResponse] = []
 
     def _from_home(self, out: Outbound) -> None:
@@ -68,13 +73,22 @@ class Bench:
         self.commands.clear()
         return list(self.visits)
 
+    def arrive(self, visit: model_pb2.VisitRequest) -> Visit:
+        """What comes of the home's message at the tier."""
+        logits = _read_draft_logits(TensorReceiver("home"), visit, [])
+        for index in logits:
+            if self.num_to_lose:
+                self.num_to_lose -= 1
+                logits[index] = torch.full_like(_tensor(logits[index]), torch.nan)
+        return Visit(1, visit, logits)
+
     def answers(self, *opens: model_pb2.OpenRequest) -> dict[int, list[int]]:
         """Tokens of requests, by number, when all have ended."""
         pending = [Open(1, wire) for wire in opens]
         while pending or self.home.num_requests:
             visits = self.turn(*pending)
             pending = []
-            self.tier.turn([Visit(1, visit) for visit in visits])
+            self.tier.turn([self.arrive(visit) for visit in visits])
         self.turn()
         tokens: dict[int, list[int]] = {}
         for response in self.told:
@@ -83,6 +97,11 @@ class Bench:
                 tokens.setdefault(number, []).extend(rest[:count])
                 del rest[:count]
         return tokens
+
+
+def _tensor(read: torch.Tensor | AllroadsError) -> torch.Tensor:
+    assert isinstance(read, torch.Tensor)
+    return read
 
 
 @pytest.fixture
@@ -137,6 +156,20 @@ def test_a_threshold_changes_no_token_and_reports_tell_of_it(pair: Path) -> None
     assert sum(report.num_full_launches + report.num_last_launches + report.num_flushed_launches for report in large)
     assert 0 < sum(report.there_us for report in large) <= sum(report.away_us for report in large)
     assert max(report.num_requests for report in home) <= 6
+
+
+def test_drafts_whose_logits_are_lost_are_judged_all_the_same(pair: Path) -> None:
+    def wire() -> model_pb2.OpenRequest:
+        opened = request([5, 9, 40], "speculative", max_tokens=24, temperature=1.0, seed=7, ignore_eos=True)
+        opened.sequence_id = 1
+        return opened
+
+    plain = Bench(pair).answers(wire())
+    bench = Bench(pair)
+    bench.num_to_lose = 3
+    assert bench.answers(wire()) == plain
+    assert bench.num_to_lose == 0
+    assert len(plain[1]) == 24
 
 
 def test_what_comes_before_clients_are_served_counts_for_nothing(bench: Bench) -> None:
