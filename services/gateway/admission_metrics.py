@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from .admission.gathered import LAUNCH_CAUSES, STEP_WAYS
+from .admission.gathered import LAUNCH_CAUSES, SCORING_WAYS, STEP_WAYS
 from .admission.throughput_model import FAULTS, Fault
 
 _SOLVER_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -34,7 +34,7 @@ class AdmissionMetrics:
         )
         self._steps = Counter(
             "allroads_steps",
-            "Steps of a model: replayed as a CUDA graph, or run directly, operation by operation",
+            "Steps of a model, and batches of the router: replayed as a CUDA graph, or run operation by operation",
             ["tier", "way"],
             registry=registry,
         )
@@ -78,6 +78,11 @@ class AdmissionMetrics:
         """A tier ran so many steps since the last call; by fields of a report."""
         for way, field in STEP_WAYS.items():
             self._steps.labels(name, way).inc(counts[field])
+
+    def count_scorings(self, counts: Mapping[str, int]) -> None:
+        """The router scored so many batches since the last call; by fields of the home's report."""
+        for way, field in SCORING_WAYS.items():
+            self._steps.labels("router", way).inc(counts[field])
 
     def show_step(self, name: str, seconds: float | None) -> None:
         """Mean of a tier's steps; None leaves what is there."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..cuda.graphed_function import GraphedFunction
 from ..cuda.graphs import Recorder
+from ..cuda.launch_counts import LaunchCounts
 from .head_checkpoint import LoadedHead
 from .scorer import Scorer, ScorerFacts
 
@@ -36,6 +37,11 @@ class HeadScorer(Scorer):
         self._network = head.network.to(device)
         zeros = (torch.zeros((1, self.facts.hidden_size), device=device),)
         self._graphed = GraphedFunction(f"router {manifest.name}", self._pass, zeros, recorder)
+
+    @property
+    def counts(self) -> LaunchCounts:
+        """See `Scorer.counts`."""
+        return self._graphed.counts
 
     @torch.inference_mode()
     def score(self, top_logits: Tensor, hidden_states: Tensor, token_ids: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ..cuda.graphed_function import GraphedFunction
 from ..cuda.graphs import Recorder
+from ..cuda.launch_counts import LaunchCounts
 from ..errors import InvalidArgument
 from .classifier import classify
 from .loaded_router import LoadedRouter
@@ -51,6 +52,11 @@ class R2RScorer(Scorer):
             raise InvalidArgument(
                 f"token_ids must be ids below {len(self._embedding)}, the rows of the embedding", field="token_ids"
             )
+
+    @property
+    def counts(self) -> LaunchCounts:
+        """See `Scorer.counts`."""
+        return self._graphed.counts
 
     @torch.inference_mode()
     def score(self, top_logits: Tensor, hidden_states: Tensor, token_ids: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..cuda.launch_counts import LaunchCounts
 from ..errors import InvalidArgument
 from .manifest import DataOrigin, MadeFor, UnnamedModel
 
@@ -53,6 +54,11 @@ class Scorer(ABC):
         _require(token_ids, "token_ids", (rows,), torch.int64)
         _require(top_logits, "top_logits", (rows, self.facts.num_top_logits), torch.float32)
         _require(hidden_states, "hidden_states", (rows, self.facts.hidden_size), torch.float32)
+
+    @property
+    @abstractmethod
+    def counts(self) -> LaunchCounts:
+        """How its passes were launched."""
 
     @abstractmethod
     def score(self, top_logits: Tensor, hidden_states: Tensor, token_ids: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from ..mesh.wire import router_pb2_grpc
 from ..mesh.wire.common_pb2 import Registered
 from .scorer import Scorer
 from .scorers import load_scorers
-from .worker import Job, ScoringWorker
+from .worker import Job, Scored, ScoringWorker
 
 logger = logging.getLogger(__name__)
 
@@ -109,20 +109,24 @@ class _Session:
         scorer.check(*features)
         batch_id = batch.batch_id
 
-        def done(result: list[float] | AllroadsError) -> None:
+        def done(result: Scored | AllroadsError) -> None:
             self._loop.call_soon_threadsafe(self._answer, batch_id, result)
 
         self._worker.submit(Job(scorer, features, done, received.join))
 
-    def _answer(self, batch_id: int, result: list[float] | AllroadsError) -> None:
+    def _answer(self, batch_id: int, result: Scored | AllroadsError) -> None:
         try:
             if isinstance(result, AllroadsError):
                 self.outbox.put(_failed(batch_id, result))
             else:
-                self.outbox.put(pb.ScoreResponse(scores=pb.Scores(batch_id=batch_id, scores=result)))
+                self.outbox.put(pb.ScoreResponse(scores=_told(batch_id, result)))
         except ResourceExhausted as error:
             # The stream ends with its next message; until then there is nobody to tell.
             self._overflow = error
+
+
+def _told(batch_id: int, scored: Scored) -> pb.Scores:
+    return pb.Scores(batch_id=batch_id, scores=scored.values, replayed=scored.is_replayed)
 
 
 def _failed(batch_id: int, error: AllroadsError) -> pb.ScoreResponse:
@@ -178,7 +182,7 @@ async def _warm_up(scorer: Scorer, worker: ScoringWorker) -> None:
     """Score batches of several sizes through the worker, so that no request pays for first use."""
     loop = asyncio.get_running_loop()
     for rows in _WARM_UP_ROWS:
-        answer: asyncio.Future[list[float] | AllroadsError] = loop.create_future()
+        answer: asyncio.Future[Scored | AllroadsError] = loop.create_future()
         features = (
             torch.zeros(rows, scorer.facts.num_top_logits),
             torch.zeros(rows, scorer.facts.hidden_size),
@@ -192,7 +196,7 @@ async def _warm_up(scorer: Scorer, worker: ScoringWorker) -> None:
 
 def _resolve(
     loop: asyncio.AbstractEventLoop,
-    future: "asyncio.Future[list[float] | AllroadsError]",
-    result: list[float] | AllroadsError,
+    future: "asyncio.Future[Scored | AllroadsError]",
+    result: Scored | AllroadsError,
 ) -> None:
     loop.call_soon_threadsafe(future.set_result, result)

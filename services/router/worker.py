@@ -21,13 +21,22 @@ _MAX_MERGED_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """The scores of a batch."""
+
+    values: list[float]
+    is_replayed: bool
+    """Whether the pass ran as a recording."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A checked batch. `done` is called in the worker's thread with its scores or with what went wrong."""
 
     scorer: Scorer
     features: tuple[Tensor, Tensor, Tensor]
     """Top logits, hidden states, token ids, as `Scorer.score` takes them."""
-    done: Callable[["list[float] | AllroadsError"], None]
+    done: Callable[[Scored | AllroadsError], None]
     join: Callable[[], object] = lambda: None
     """Called in the worker's thread before it reads the features: lets its stream wait until they are there."""
 
@@ -105,10 +114,12 @@ def _by_scorer(jobs: list[Job]) -> list[list[Job]]:
 
 
 def _score(jobs: list[Job]) -> None:
+    scorer = jobs[0].scorer
+    num_replayed = scorer.counts.num_replayed
     try:
         for job in jobs:
             job.join()
-        scores: list[float] = jobs[0].scorer.score(*_merged(jobs)).tolist()
+        scores: list[float] = scorer.score(*_merged(jobs)).tolist()
     except Exception:
         # Batches were checked, so this is a fault of ours, and must not end the thread that serves all.
         logger.exception("scoring failed")
@@ -118,7 +129,7 @@ def _score(jobs: list[Job]) -> None:
     begin = 0
     for job in jobs:
         end = begin + len(job.features[2])
-        job.done(scores[begin:end])
+        job.done(Scored(scores[begin:end], is_replayed=scorer.counts.num_replayed > num_replayed))
         begin = end
 
 

@@ -65,6 +65,8 @@ class Judge:
         asked, error = self._book.answered(scores)
         if error is not None:
             logger.warning("the router could not score a batch, the large model writes: %s", error.message)
+        else:
+            self._journeys.reports.scored(is_replayed=scores.replayed)
         now_ns = time.monotonic_ns()
         for score in asked:
             request = score.request

@@ -81,12 +81,18 @@ class Reports:
         """Forget what was counted and not told."""
         self._num_tokens = [0] * self._num_tiers
         self._num_rejected = 0
+        self._num_scorings = [0, 0]
+        """Batches that the router scored: directly, and by a graph."""
         self._counts = [_Counts() for _ in range(self._num_tiers)]
         self._steps: list[deque[_Past]] = [deque(maxlen=_MAX_STEPS) for _ in range(self._num_tiers)]
 
     def committed(self, tier: int) -> None:
         """A token of the tier became part of an answer."""
         self._num_tokens[tier] += 1
+
+    def scored(self, *, is_replayed: bool) -> None:
+        """The router scored a batch, by a CUDA graph or not."""
+        self._num_scorings[is_replayed] += 1
 
     def rejected(self) -> None:
         """A proposal of the home was turned down."""
@@ -149,6 +155,8 @@ class Reports:
         reports = [self._report(tier) for tier in range(self._num_tiers)]
         reports[HOME].num_requests = num_requests
         reports[HOME].num_rejected = self._num_rejected
+        reports[HOME].num_direct_scorings, reports[HOME].num_replayed_scorings = self._num_scorings
+        self._num_scorings = [0, 0]
         self._num_tokens = [0] * self._num_tiers
         self._num_rejected = 0
         self._counts = [_Counts() for _ in range(self._num_tiers)]

@@ -82,7 +82,7 @@ def test_batches_from_both_sides_are_scored_together(scorer: Scorer, gpu: Imagin
     worker._jobs.put(None)
     gpu.waits.clear()
     worker._work()
-    assert answers == [[0.0] * 2, [0.0] * 2, [0.0]]
+    assert [answer.values for answer in answers] == [[0.0] * 2, [0.0] * 2, [0.0]]
     assert len(gpu.waits) == 1, gpu.waits
 
 

@@ -20,7 +20,7 @@ from allroads.router.head_checkpoint import load_head, name_of_head
 from allroads.router.head_scorer import HeadScorer
 from allroads.router.r2r_scorer import R2RScorer
 from allroads.router.scorer import Scorer
-from allroads.router.worker import Job, ScoringWorker
+from allroads.router.worker import Job, Scored, ScoringWorker
 from allroads.slm.scoring import ScoreBook, pack_features
 from torch import Tensor
 
@@ -67,8 +67,8 @@ def test_scores_are_the_callers_own(models: Path) -> None:
     assert torch.equal(first, kept)
 
 
-def _through(worker: ScoringWorker, scorer: Scorer, sizes: tuple[int, ...]) -> list[list[float] | AllroadsError]:
-    answers: queue.Queue[list[float] | AllroadsError] = queue.Queue()
+def _through(worker: ScoringWorker, scorer: Scorer, sizes: tuple[int, ...]) -> list[Scored | AllroadsError]:
+    answers: queue.Queue[Scored | AllroadsError] = queue.Queue()
     for rows in sizes:
         worker.submit(Job(scorer, _features(scorer, rows), answers.put))
     worker.start()
@@ -90,13 +90,15 @@ def test_the_workers_thread_scores_within_its_surroundings(models: Path) -> None
     plain = _scorers(models, "cpu", None)["r2r"]
     found = _through(ScoringWorker(1, surroundings=surroundings), scorer, (1, 3, 2))
     assert seen == ["in score", "out"]
-    for rows, scores in zip((1, 3, 2), found, strict=True):
-        torch.testing.assert_close(torch.tensor(scores), plain.score(*_features(plain, rows)))
+    for rows, scored in zip((1, 3, 2), found, strict=True):
+        assert isinstance(scored, Scored)
+        assert scored.is_replayed
+        torch.testing.assert_close(torch.tensor(scored.values), plain.score(*_features(plain, rows)))
 
 
 def test_features_that_are_on_their_way_are_waited_for_in_the_workers_thread(models: Path) -> None:
     scorer = _scorers(models, "cpu", None)["r2r"]
-    answers: queue.Queue[list[float] | AllroadsError] = queue.Queue()
+    answers: queue.Queue[Scored | AllroadsError] = queue.Queue()
     arriving, features = _features(scorer, 2), _features(scorer, 2)
     arriving[1].fill_(float("nan"))
     joined: list[str] = []
@@ -183,7 +185,7 @@ def test_scores_are_the_same_on_a_gpu(models: Path, name: str) -> None:
 @needs_gpu
 def test_batches_from_both_sides_are_merged_on_the_gpu(models: Path) -> None:
     scorer = _scorers(models, "cuda", CudaRecorder(torch.device("cuda")))["r2r"]
-    answers: queue.Queue[list[float] | AllroadsError] = queue.Queue()
+    answers: queue.Queue[Scored | AllroadsError] = queue.Queue()
     worker = ScoringWorker(1, surroundings=own_stream("cuda", "normal"))
     top, hidden, token_ids = batch(4)
     worker.submit(Job(scorer, (top, hidden, token_ids), answers.put))
@@ -191,7 +193,9 @@ def test_batches_from_both_sides_are_merged_on_the_gpu(models: Path) -> None:
     worker.start()
     first, second = answers.get(timeout=30), answers.get(timeout=30)
     worker.stop()
-    torch.testing.assert_close(torch.tensor(first), torch.tensor(second))
+    assert isinstance(first, Scored)
+    assert isinstance(second, Scored)
+    torch.testing.assert_close(torch.tensor(first.values), torch.tensor(second.values))
 
 
 @pytest.mark.gpu

@@ -7,16 +7,21 @@ from typing import cast
 
 import pytest
 import torch
+from allroads.cuda.launch_counts import LaunchCounts
 from allroads.errors import AllroadsError, Internal, ResourceExhausted
 from allroads.router.checkpoint import load_router
 from allroads.router.r2r_scorer import R2RScorer
 from allroads.router.scorer import Scorer
-from allroads.router.worker import Job, ScoringWorker
+from allroads.router.worker import Job, Scored, ScoringWorker
 from torch import Tensor
 
 from .test_scorer import batch
 
-Result = list[float] | AllroadsError
+Result = Scored | AllroadsError
+
+
+def direct(*values: float) -> Scored:
+    return Scored(list(values), is_replayed=False)
 
 
 class HeldScorer:
@@ -27,6 +32,7 @@ class HeldScorer:
         self.entered = Event()
         self.num_rows: list[int] = []
         self.fails = False
+        self.counts = LaunchCounts()
 
     def score(self, top_logits: Tensor, hidden_states: Tensor, token_ids: Tensor) -> Tensor:
         self.entered.set()
@@ -51,7 +57,7 @@ def test_batches_that_wait_are_scored_in_one_pass_and_answered_apart() -> None:
     for tokens in ([2, 3], [4], [5, 6, 7]):
         worker.submit(job(scorer, tokens, answers))
     scorer.go.set()
-    assert [answers.get(timeout=10) for _ in range(4)] == [[1], [2, 3], [4], [5, 6, 7]]
+    assert [answers.get(timeout=10) for _ in range(4)] == [direct(1), direct(2, 3), direct(4), direct(5, 6, 7)]
     assert scorer.num_rows == [1, 6]
     worker.stop()
 
@@ -68,7 +74,7 @@ def test_one_batch_too_many_is_refused_and_the_rest_is_done() -> None:
         worker.submit(job(scorer, [4], answers))
     scorer.go.set()
     worker.stop()
-    assert [answers.get_nowait() for _ in range(3)] == [[1], [2], [3]]
+    assert [answers.get_nowait() for _ in range(3)] == [direct(1), direct(2), direct(3)]
 
 
 def test_a_fault_fails_its_batches_and_not_the_thread() -> None:
@@ -81,7 +87,7 @@ def test_a_fault_fails_its_batches_and_not_the_thread() -> None:
     assert isinstance(answers.get(timeout=10), Internal)
     scorer.fails = False
     worker.submit(job(scorer, [2], answers))
-    assert answers.get(timeout=10) == [2]
+    assert answers.get(timeout=10) == direct(2)
     worker.stop()
 
 
@@ -94,5 +100,7 @@ def test_merging_does_not_change_scores(models: Path) -> None:
         worker.submit(Job(scorer, features, answers.put))
     worker.start()
     for features in batches:
-        torch.testing.assert_close(torch.tensor(answers.get(timeout=10)), scorer.score(*features))
+        answer = answers.get(timeout=10)
+        assert isinstance(answer, Scored)
+        torch.testing.assert_close(torch.tensor(answer.values), scorer.score(*features))
     worker.stop()

@@ -211,10 +211,14 @@ def test_how_steps_were_launched_is_told_once_by_each_tier(mesh: Mesh) -> None:
     mesh.steps.num_eager["shape"] += 2
     mesh.steps.num_eager["not recorded"] += 1
     mesh.tell(num_replayed_steps=4, num_direct_steps=6)
+    for is_replayed in (True, False, True):
+        mesh.reports.scored(is_replayed=is_replayed)
     home, tier = mesh.later()
     assert (home.num_replayed_steps, home.num_direct_steps) == (5, 3)
+    assert (home.num_replayed_scorings, home.num_direct_scorings) == (2, 1)
     assert (tier.num_replayed_steps, tier.num_direct_steps) == (4, 6)
     mesh.steps.num_replayed += 1
     home, tier = mesh.later()
     assert (home.num_replayed_steps, home.num_direct_steps) == (1, 0)
+    assert (home.num_replayed_scorings, home.num_direct_scorings) == (0, 0)
     assert (tier.num_replayed_steps, tier.num_direct_steps) == (0, 0)

@@ -195,6 +195,8 @@ class AdmissionController:
             self._metrics.count_launches(name, tier.sums)
         for name, tier in zip(profile.tier_names, gathered, strict=False):
             self._metrics.count_steps(name, tier.sums)
+        for home in gathered[:1]:
+            self._metrics.count_scorings(home.sums)
         for name, step_s in zip(profile.tier_names, profile.step_s, strict=True):
             self._metrics.show_step(name, step_s)
 

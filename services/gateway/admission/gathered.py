@@ -14,7 +14,9 @@ LAUNCH_CAUSES = {"full": "num_full_launches", "last": "num_last_launches", "flus
 """Why a batch was launched, and the field of a report that counts it."""
 STEP_WAYS = {"replayed": "num_replayed_steps", "direct": "num_direct_steps"}
 """How a step ran: as a CUDA graph, or operation by operation; and the field that counts it."""
-_SUMMED = (*_COUNTS, *_TIMES, *LAUNCH_CAUSES.values(), *STEP_WAYS.values())
+SCORING_WAYS = {"replayed": "num_replayed_scorings", "direct": "num_direct_scorings"}
+"""The same of the router's passes, which the home reports."""
+_SUMMED = (*_COUNTS, *_TIMES, *LAUNCH_CAUSES.values(), *STEP_WAYS.values(), *SCORING_WAYS.values())
 
 
 class GatheredTier:

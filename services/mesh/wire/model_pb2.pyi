@@ -746,6 +746,8 @@ class TierReport(_message.Message):
     NUM_REJECTED_FIELD_NUMBER: _builtins.int
     NUM_REPLAYED_STEPS_FIELD_NUMBER: _builtins.int
     NUM_DIRECT_STEPS_FIELD_NUMBER: _builtins.int
+    NUM_REPLAYED_SCORINGS_FIELD_NUMBER: _builtins.int
+    NUM_DIRECT_SCORINGS_FIELD_NUMBER: _builtins.int
     num_tokens: _builtins.int
     """Committed tokens that it wrote."""
     num_visits: _builtins.int
@@ -773,6 +775,9 @@ class TierReport(_message.Message):
     num_replayed_steps: _builtins.int
     """Steps that ran as a CUDA graph, and those that ran operation by operation."""
     num_direct_steps: _builtins.int
+    num_replayed_scorings: _builtins.int
+    """Of the home: batches that the router scored by a CUDA graph, and those that it scored operation by operation."""
+    num_direct_scorings: _builtins.int
     @_builtins.property
     def num_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """One entry a step, parallel arrays: sequences for which a token was wanted, token positions computed, its time
@@ -808,10 +813,12 @@ class TierReport(_message.Message):
         num_rejected: _builtins.int = ...,
         num_replayed_steps: _builtins.int = ...,
         num_direct_steps: _builtins.int = ...,
+        num_replayed_scorings: _builtins.int = ...,
+        num_direct_scorings: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_us", b"away_us", "decision_us", b"decision_us", "num_confirmed", b"num_confirmed", "num_direct_steps", b"num_direct_steps", "num_flushed_launches", b"num_flushed_launches", "num_full_launches", b"num_full_launches", "num_last_launches", b"num_last_launches", "num_positions", b"num_positions", "num_rejected", b"num_rejected", "num_replayed_steps", b"num_replayed_steps", "num_requests", b"num_requests", "num_rows", b"num_rows", "num_tokens", b"num_tokens", "num_visit_steps", b"num_visit_steps", "num_visits", b"num_visits", "overlap", b"overlap", "step_us", b"step_us", "there_us", b"there_us", "threshold", b"threshold", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_us", b"away_us", "decision_us", b"decision_us", "num_confirmed", b"num_confirmed", "num_direct_scorings", b"num_direct_scorings", "num_direct_steps", b"num_direct_steps", "num_flushed_launches", b"num_flushed_launches", "num_full_launches", b"num_full_launches", "num_last_launches", b"num_last_launches", "num_positions", b"num_positions", "num_rejected", b"num_rejected", "num_replayed_scorings", b"num_replayed_scorings", "num_replayed_steps", b"num_replayed_steps", "num_requests", b"num_requests", "num_rows", b"num_rows", "num_tokens", b"num_tokens", "num_visit_steps", b"num_visit_steps", "num_visits", b"num_visits", "overlap", b"overlap", "step_us", b"step_us", "there_us", b"there_us", "threshold", b"threshold", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -214,7 +214,10 @@ class Scores(_message.Message):
     BATCH_ID_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
+    replayed: _builtins.bool
+    """Whether the pass that scored it ran as a CUDA graph."""
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """One a row, in [0, 1]: what it is the probability of is the scorer's business. NaN where it cannot be told."""
@@ -229,10 +232,11 @@ class Scores(_message.Message):
         batch_id: _builtins.int = ...,
         scores: _abc.Iterable[_builtins.float] | None = ...,
         error: _common_pb2.Error | None = ...,
+        replayed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "error", b"error", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "error", b"error", "replayed", b"replayed", "scores", b"scores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
