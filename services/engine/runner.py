@@ -112,9 +112,10 @@ class ModelRunner:
             positions += range(row.start, row.end)
             outputs += range(len(positions) - row.num_outputs, len(positions))
         # One copy for all three.
-        numbers = upload([*token_ids, *positions, *outputs], self._device)
-        ids, places, wanted = numbers.split((len(token_ids), len(positions), len(outputs)))
-        logits, hidden_states = self._forward(ids, places, wanted, self._backend.plan(rows))
+        numbers, end = upload(token_ids + positions + outputs, self._device), len(token_ids)
+        logits, hidden_states = self._forward(
+            numbers[:end], numbers[end : 2 * end], numbers[2 * end :], self._backend.plan(rows)
+        )
         if logits.shape[-1] > self._num_tokens:
             logits[:, self._num_tokens :] = float("-inf")
         return Output.of(logits, hidden_states)
