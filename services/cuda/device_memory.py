@@ -1,9 +1,12 @@
 """What two processes need of a GPU to share memory of it: memory, work in order, and words to wait for.
 
+Words lie in the host's memory, so that a host writes them too: a wait ends by a plain store, which nothing holds up.
+
 `ipc.py` has the real thing. Whoever uses these classes says nothing to CUDA itself, so all that is about leases can
 be run without a GPU.
 """
 
+import mmap
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -26,16 +29,42 @@ class DeviceMemory(Protocol):
         """These bytes as they lie there, uint8 [num_bytes], for work that is queued before `close`."""
         ...
 
-    def put_word(self, offset: int, value: int) -> None:
-        """Write 32 bits past everything that waits: another stream may wait for them.
+    def close(self) -> None:
+        """Give the memory back. No work may use it any more. Harmless when repeated.
 
         Raises:
             Unavailable: CUDA failed; says which call and how.
         """
         ...
 
+
+class HostWords(Protocol):
+    """Words of 32 bits in memory of the host that the device reads and writes, too.
+
+    `load` and `store` are the host's own, and ask CUDA for nothing. Offsets are in bytes, multiples of 4.
+    """
+
+    address: int
+    """Where they begin, for the device."""
+
+    def load(self, offset: int) -> int:
+        """The word there.
+
+        Raises:
+            ValueError: the words are closed.
+        """
+        ...
+
+    def store(self, offset: int, value: int) -> None:
+        """Write a word; raises as `load` does."""
+        ...
+
     def close(self) -> None:
-        """Give the memory back. No work may use it any more. Harmless when repeated."""
+        """Take them from the device. No work may use them any more. Harmless when repeated.
+
+        Raises:
+            Unavailable: CUDA failed; says which call and how. The words are closed all the same.
+        """
         ...
 
 
@@ -43,7 +72,7 @@ class Mark(Protocol):
     """A place in a lane's work."""
 
     def is_reached(self) -> bool:
-        """Whether all work before it is done. Never waits."""
+        """Whether all work before it is done. Does not wait for it, but CUDA may be busy with another call."""
         ...
 
     def join(self, tensors: Sequence[Tensor]) -> None:
@@ -55,17 +84,20 @@ class Mark(Protocol):
 
 
 class Lane(Protocol):
-    """Work that a device does in order: a stream. No method but `fetch` waits on the host.
+    """Work that a device does in order: a stream. No method but `fetch` makes the host wait for work.
 
     Every method raises `Unavailable` where CUDA fails, with the call and how.
     """
 
-    def put_word(self, memory: DeviceMemory, offset: int, value: int) -> None:
+    def put_word(self, memory: DeviceMemory | HostWords, offset: int, value: int) -> None:
         """Write 32 bits, after all that is queued, and not before it can be seen."""
         ...
 
-    def wait_word(self, memory: DeviceMemory, offset: int, value: int) -> None:
-        """Let all that is queued later wait until the 32 bits there are `value` or follow it, in cyclic order."""
+    def wait_word(self, words: HostWords, offset: int, value: int) -> None:
+        """Let all that is queued later wait until the word there is `value` or follows it, in cyclic order.
+
+        Only a word of the host's can be waited for: whoever queues this must be able to end it.
+        """
         ...
 
     def copy_in(self, memory: DeviceMemory, offset: int, tensor: Tensor) -> None:
@@ -110,6 +142,14 @@ class IpcDevice(Protocol):
         Raises:
             InvalidArgument: the memory is smaller than that.
             Unavailable: it cannot be opened here.
+        """
+        ...
+
+    def register(self, memory: mmap.mmap) -> HostWords:
+        """Words over a mapping of whole pages, which the caller keeps until they are closed.
+
+        Raises:
+            Unavailable: the device cannot reach memory of the host.
         """
         ...
 

@@ -5,6 +5,7 @@ All goes through the driver's API and the device's primary context, which is tor
 """
 
 import ctypes
+import mmap
 import sys
 from functools import cache
 from threading import Lock
@@ -17,7 +18,9 @@ from torch import Tensor
 from ..errors import InvalidArgument, Unavailable
 from .capturing import CAPTURING
 from .device_memory import HANDLE_BYTES, Lane
-from .driver import binding_type, call, entered, has_call
+from .driver import binding_type, call, entered, has_call, require_calls_that_hold_nobody_up
+from .driver_mark import EventPool
+from .host_words import CudaHostWords
 from .memory import CudaMemory
 from .stream_words import CudaLane
 
@@ -36,12 +39,13 @@ class CudaIpcDevice:
         self.torch_device, self._context = torch_device, context
         self.uuid = _uuid(number)
         self._lock = Lock()
+        self._events = EventPool(context)
         self._free_lanes: list[Lane] = []
         with entered(context):
             least, greatest = call("cuCtxGetStreamPriorityRange")
             # Streams of one priority may share a queue of the hardware, where a wait holds up all that is behind it. So
-            # the one that ends waits has the highest to itself, and lanes are not among the streams of models.
-            self._side = int(call("cuStreamCreateWithPriority", _NON_BLOCKING, greatest))
+            # lanes are not among the streams of models, nor with the one that new memory is cleared on.
+            self._clearing = int(call("cuStreamCreateWithPriority", _NON_BLOCKING, greatest))
             self._lane_priority = min(least, greatest + 1)
 
     def allocate(self, size_bytes: int) -> CudaMemory:
@@ -50,8 +54,8 @@ class CudaIpcDevice:
         with CAPTURING, entered(self._context):
             address = int(call("cuMemAlloc", whole))
             try:
-                call("cuMemsetD8Async", address, 0, whole, self._side)
-                call("cuStreamSynchronize", self._side)
+                call("cuMemsetD8Async", address, 0, whole, self._clearing)
+                call("cuStreamSynchronize", self._clearing)
                 handle = _bytes_of(call("cuIpcGetMemHandle", address))
                 return self._memory(address, size_bytes, handle, "cuMemFree")
             except BaseException:
@@ -71,13 +75,18 @@ class CudaIpcDevice:
                 call("cuIpcCloseMemHandle", address)
                 raise
 
+    def register(self, memory: mmap.mmap) -> CudaHostWords:
+        """See `IpcDevice`."""
+        require_calls_that_hold_nobody_up()
+        return CudaHostWords(memory, self._context)
+
     def holds(self, tensor: Tensor) -> bool:
         """See `IpcDevice`."""
         return tensor.device == self.torch_device
 
     def current_lane(self) -> CudaLane:
         """See `IpcDevice`: torch's current stream."""
-        return CudaLane(torch.cuda.current_stream(self.torch_device), self._context)
+        return CudaLane(torch.cuda.current_stream(self.torch_device), self._events)
 
     def new_lane(self) -> Lane:
         """See `IpcDevice`. Not one of torch's, which hands out the same few again and again."""
@@ -86,7 +95,7 @@ class CudaIpcDevice:
                 return self._free_lanes.pop()
         with entered(self._context):
             stream = int(call("cuStreamCreateWithPriority", _NON_BLOCKING, self._lane_priority))
-        return CudaLane(torch.cuda.ExternalStream(stream, device=self.torch_device), self._context)
+        return CudaLane(torch.cuda.ExternalStream(stream, device=self.torch_device), self._events)
 
     def free_lane(self, lane: Lane) -> None:
         """See `IpcDevice`. Torch keeps memory by stream, so streams are used again instead of ended."""
@@ -100,7 +109,6 @@ class CudaIpcDevice:
             handle,
             self.torch_device,
             context=self._context,
-            side_stream=self._side,
             give_back=lambda at: call(ender, at),
         )
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .capturing import CAPTURING
-from .driver import call, entered
+from .driver import entered
 from .stream_words import told
 
 
@@ -26,11 +26,10 @@ class CudaMemory:
         torch_device: torch.device,
         *,
         context: Any,
-        side_stream: int,
         give_back: Callable[[int], None],
     ) -> None:
         self.address, self.size_bytes, self.handle = address, size_bytes, handle
-        self._context, self._side_stream, self._give_back = context, side_stream, give_back
+        self._context, self._give_back = context, give_back
         self._lock = Lock()
         with told():
             self._bytes: Tensor | None = torch.as_tensor(_Array(address, size_bytes), device=torch_device)
@@ -41,20 +40,12 @@ class CudaMemory:
             raise ValueError("the memory is closed")
         return self._bytes[offset : offset + num_bytes]
 
-    def put_word(self, offset: int, value: int) -> None:
-        """See `DeviceMemory`. From a stream of its own kind, which nothing ever waits in."""
-        with self._lock:
-            if self._bytes is not None:
-                with entered(self._context):
-                    call("cuStreamWriteValue32", self._side_stream, self.address + offset, value, 0)
-
     def close(self) -> None:
         """See `DeviceMemory`. May wait for the whole device, as the driver likes."""
         with self._lock:
             if self._bytes is not None:
                 self._bytes = None
                 with CAPTURING, entered(self._context):
-                    call("cuStreamSynchronize", self._side_stream)
                     self._give_back(self.address)
 
 

@@ -1,4 +1,4 @@
-"""Lanes of a GPU: torch's streams, with words in memory that one process writes and another's stream waits for.
+"""Lanes of a GPU: torch's streams, with words that one process's stream writes and another's waits for.
 
 A word is written by `cuStreamWriteValue32` and waited for by `cuStreamWaitValue32`, both queued like a kernel, so
 neither host waits. The driver orders a write behind the work before it as `__threadfence_system` does.
@@ -6,18 +6,18 @@ neither host waits. The driver orders a write behind the work before it as `__th
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import Unavailable
-from .device_memory import DeviceMemory
+from .device_memory import DeviceMemory, HostWords
 from .driver import call, entered
+from .driver_mark import DriverMark, EventPool
 
 
 class CudaMark:
-    """An event of a stream."""
+    """An event of torch's, for a process that shares no memory and needs no bindings."""
 
     def __init__(self, stream: "torch.cuda.Stream") -> None:
         with told():
@@ -44,22 +44,22 @@ def mark_here(device: torch.device) -> CudaMark:
 
 
 class CudaLane:
-    """A stream of a device. `context`: the device's primary one, which torch uses as well."""
+    """A stream of a device. `events`: those of the device's primary context, which torch uses as well."""
 
-    def __init__(self, stream: "torch.cuda.Stream", context: Any) -> None:
-        self._stream, self._context = stream, context
+    def __init__(self, stream: "torch.cuda.Stream", events: EventPool) -> None:
+        self._stream, self._events, self._context = stream, events, events.context
 
-    def put_word(self, memory: DeviceMemory, offset: int, value: int) -> None:
+    def put_word(self, memory: DeviceMemory | HostWords, offset: int, value: int) -> None:
         """See `Lane`."""
         with entered(self._context):
             # 0: with the fence that orders it behind the work before.
             call("cuStreamWriteValue32", self._stream.cuda_stream, memory.address + offset, value, 0)
 
-    def wait_word(self, memory: DeviceMemory, offset: int, value: int) -> None:
+    def wait_word(self, words: HostWords, offset: int, value: int) -> None:
         """See `Lane`."""
         with entered(self._context):
             # 0: greater or equal in cyclic order.
-            call("cuStreamWaitValue32", self._stream.cuda_stream, memory.address + offset, value, 0)
+            call("cuStreamWaitValue32", self._stream.cuda_stream, words.address + offset, value, 0)
 
     def copy_in(self, memory: DeviceMemory, offset: int, tensor: Tensor) -> None:
         """See `Lane`."""
@@ -80,9 +80,9 @@ class CudaLane:
             for tensor in tensors:
                 tensor.masked_fill_(differs, float("nan"))
 
-    def mark(self) -> CudaMark:
+    def mark(self) -> DriverMark:
         """See `Lane`."""
-        return CudaMark(self._stream)
+        return DriverMark(self._stream, self._events)
 
     def fetch(self, memory: DeviceMemory, offset: int, num_bytes: int) -> bytes:
         """See `Lane`."""

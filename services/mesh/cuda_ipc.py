@@ -2,25 +2,29 @@
 
 A handle says nothing about where it is good: whether the peer sees the same GPU is told by the GPU's UUID, not by
 its number, and whether a handle can be opened here only by opening it. Whoever opens a handle can write, too: a
-region is for peers that trust each other.
+region is for peers that trust each other. Its words lie in /dev/shm (`region_words.py`), so both ends must have the
+same one.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from uuid import UUID
 
 from ..cuda.device_memory import HANDLE_BYTES, IpcDevice
 from ..errors import InvalidArgument, Unavailable
-from .cuda_regions import GREETING, OwnedCudaRegion, PeerCudaRegion
+from .cuda_peer_region import PeerCudaRegion
+from .cuda_regions import GREETING, OWN, OwnedCudaRegion
 from .lease_watch import LeaseWatch
-from .region_transport import FIRST_SLOT, PROBE, READY
+from .region_transport import FIRST_SLOT, PROBE
+from .region_words import RegionWords
 from .regions import MAX_REGION_BYTES
 from .watched_region import borrowed_lane
 from .wire import common_pb2 as pb
 
 WAIT_LIMIT_S = 5.0
-"""How long a stream waits for the peer's: far longer than one that lives needs. Where one is gone, so is the gRPC
-stream, whose end ends all waits at once."""
+"""How long a stream waits for the peer's, and a writer for a slot: far longer than one that lives needs. Where one is
+gone, so is the gRPC stream, whose end ends all waits at once."""
 
 
 class CudaIpcTransport:
@@ -43,18 +47,20 @@ class CudaIpcTransport:
         if size_bytes > MAX_REGION_BYTES:
             raise Unavailable(f"{size_bytes} bytes are more than a region may have")
         device = self._find_device()
-        memory = device.allocate(size_bytes)
-        try:
+        with ExitStack() as undo:
+            words = RegionWords.create(device, size_bytes, _slot_bytes(probe))
+            undo.callback(words.close)
+            memory = device.allocate(size_bytes)
+            undo.callback(memory.close)
             with borrowed_lane(device) as lane:
                 for offset in range(0, PROBE.size, 4):
                     lane.put_word(memory, offset, int.from_bytes(probe[offset : offset + 4], "little"))
-                lane.put_word(memory, PROBE.size + READY, GREETING)
+                lane.put_word(words.on_device, words.ready(OWN), GREETING)
                 lane.fetch(memory, 0, FIRST_SLOT)  # once it returns, all is there
-        except Unavailable:
-            memory.close()
-            raise
-        self._exported.add(memory.handle)
-        return OwnedCudaRegion(device, memory, self._watch, partial(self._exported.discard, memory.handle), probe)
+            undo.pop_all()
+        handle = memory.handle
+        self._exported.add(handle)
+        return OwnedCudaRegion(device, memory, words, self._watch, partial(self._exported.discard, handle), probe)
 
     def attach(self, told: pb.Region) -> PeerCudaRegion:
         """See `RegionTransport`."""
@@ -67,12 +73,13 @@ class CudaIpcTransport:
         device = self._find_device()
         if told.cuda_ipc.device_uuid != device.uuid:
             raise Unavailable("the peer's tensors are on another GPU")
-        memory = device.open(handle, told.size_bytes)
-        try:
-            region = PeerCudaRegion(device, memory, self._watch, partial(self._opened.discard, handle))
-        except Unavailable:
-            memory.close()
-            raise
+        with ExitStack() as undo:
+            words = RegionWords.attach(told.cuda_ipc.words, device, told.size_bytes, _slot_bytes(told.probe))
+            undo.callback(words.close)
+            memory = device.open(handle, told.size_bytes)
+            undo.callback(memory.close)
+            region = PeerCudaRegion(device, memory, words, self._watch, partial(self._opened.discard, handle))
+            undo.pop_all()
         self._opened.add(handle)
         try:
             region.greet()
@@ -80,6 +87,10 @@ class CudaIpcTransport:
             region.close()
             raise
         return region
+
+
+def _slot_bytes(probe: bytes) -> int:
+    return int(PROBE.unpack(probe)[1])
 
 
 def _is_uuid(text: str) -> bool:

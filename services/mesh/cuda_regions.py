@@ -1,55 +1,66 @@
 """Regions in memory of a GPU that two processes share: tensors never leave the device.
 
-Writer and reader queue the same protocol on their streams, and no host waits. The writer waits until the slot's former
-lease was acknowledged, marks the slot as in the making (generation 0), copies, tells the generation and then that it
-is ready; the reader waits for that, copies, has the device compare the generation with the one it was told of, and
-acknowledges. Where they differ its copies are NaN, which no rule takes for a score or a logit: so slots carry
-floating-point numbers only. A wait that nobody ends is ended by the watch, and the region is of no more use then.
+Writer and reader queue the same protocol on their streams, and no host waits. The writer marks the slot as in the
+making (generation 0), copies, tells the generation and then that it is ready; the reader waits for that, copies, has
+the device compare the generation with the one it was told of, and acknowledges. Where they differ its copies are NaN,
+which no rule takes for a score or a logit: so slots carry floating-point numbers only.
+
+A writer's stream waits for nothing, as it is a model's: whether a slot's former lease was read the writer's host sees
+before it queues the next. A reader has a stream of its own, whose waits the watch ends; the region is of no more use
+then.
 """
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 
-import torch
 from torch import Tensor
 
 from ..cuda.device_memory import DeviceMemory, IpcDevice, Lane
-from ..errors import Unavailable
+from ..errors import ResourceExhausted, Unavailable
 from .lease_watch import LeaseWatch
-from .region_transport import ACKNOWLEDGE, FIRST_SLOT, HEADER, PROBE, READY, Part, Received
-from .tensors import Layout, refuse
-from .watched_region import WatchedRegion, borrowed_lane
+from .region_transport import PROBE, Part
+from .region_words import WORD, RegionWords
+from .watched_region import WatchedRegion
 from .wire import common_pb2 as pb
 
+OWN = PROBE.size
+"""Where the region's own header begins, by whose words it is greeted."""
 GREETING = 1
-"""The ready word of the region's own header."""
+"""The region's own ready word."""
 GRACE_S = 10.0
 """How long a region outlives its stream at the owner's end: memory must not be freed while the peer has it open."""
-_WORD = 0xFFFFFFFF
-_MAX_GENERATION = (1 << 63) - 1
 
 
 class OwnedCudaRegion(WatchedRegion):
     """A region at its owner's end."""
 
     def __init__(
-        self, device: IpcDevice, memory: DeviceMemory, watch: LeaseWatch, on_closed: Callable[[], None], probe: bytes
+        self,
+        device: IpcDevice,
+        memory: DeviceMemory,
+        words: RegionWords,
+        watch: LeaseWatch,
+        on_closed: Callable[[], None],
+        probe: bytes,
     ) -> None:
-        super().__init__(device, memory, watch, on_closed, "acknowledge")
+        super().__init__(device, memory, words, watch, on_closed)
         self._probe = probe
         self._leases: dict[int, int] = {}
+        self._unread: dict[int, float] = {}
+        """By slot: since when its former lease has been wanted back."""
 
     def describe(self, region_id: int) -> pb.Region:
         """See `OwnedRegion`."""
-        told = pb.CudaIpcRegion(handle=self._memory.handle, device_uuid=self._device.uuid)
+        told = pb.CudaIpcRegion(handle=self._memory.handle, device_uuid=self._device.uuid, words=self._words.describe())
         size_bytes = self._memory.size_bytes
         return pb.Region(region_id=region_id, size_bytes=size_bytes, cuda_ipc=told, probe=self._probe)
 
     def confirm(self) -> None:
         """See `OwnedRegion`. The peer's device has written what it read of the probe."""
-        with borrowed_lane(self._device) as lane:
-            found = lane.fetch(self._memory, PROBE.size + ACKNOWLEDGE, 4)
-        if found != probe_answer(self._probe).to_bytes(4, "little"):
-            raise Unavailable("the peer says that it opened the region, and has left no trace in it")
+        place = self._words.acknowledge(OWN)
+        with self._lock:
+            if self._is_let_go or self._words.load(place) != probe_answer(self._probe):
+                raise Unavailable("the peer says that it opened the region, and has left no trace in it")
 
     def takes(self, tensor: Tensor) -> bool:
         """See `OwnedRegion`: floating-point tensors of the device; none once the region is of no more use."""
@@ -57,102 +68,47 @@ class OwnedCudaRegion(WatchedRegion):
 
     def write(self, start: int, generation: int, parts: Sequence[Part]) -> None:
         """See `OwnedRegion`. Queued on the calling thread's stream."""
-        self._require_room()
-        lane, memory = self._device.current_lane(), self._memory
+        self._require_use()
+        self._require_read(start)
+        lane = self._device.current_lane()
+        try:
+            self._queue_write(lane, start, generation, parts)
+        except Unavailable as error:
+            self._break(lane, error)
+            raise
+
+    def _require_read(self, start: int) -> None:
         former = self._leases.get(start)
+        if former is None or self._words.has_come(self._words.acknowledge(start), former & WORD):
+            self._unread.pop(start, None)
+            return
+        now = monotonic()
+        if now - self._unread.setdefault(start, now) < self._watch.limit_s:
+            raise ResourceExhausted("the slot's former lease was not read yet")
+        self._fail("acknowledge")
+        raise Unavailable(self.fault)
+
+    def _queue_write(self, lane: Lane, start: int, generation: int, parts: Sequence[Part]) -> None:
+        memory = self._memory
         self._leases[start] = generation
-        if former is not None:
-            lane.wait_word(memory, start + ACKNOWLEDGE, former & _WORD)
-            self._watch_wait(lane, start + ACKNOWLEDGE, former & _WORD)
         _put_generation(lane, memory, start, 0)
         for offset, tensor in parts:
             lane.copy_in(memory, start + offset, tensor)
         _put_generation(lane, memory, start, generation)
-        lane.put_word(memory, start + READY, generation & _WORD)
+        lane.put_word(self._words.on_device, self._words.ready(start), generation & WORD)
         self._last = lane.mark()
 
     def forget(self, start: int) -> None:
-        """See `OwnedRegion`. The slot's next lease would wait for an acknowledgement that nobody writes."""
+        """See `OwnedRegion`. Nobody will acknowledge the lease, so the slot is not kept for that."""
         self._leases.pop(start, None)
 
     def unlink(self) -> None:
-        """See `OwnedRegion`. A handle cannot be taken back; a transport opens none twice."""
+        """See `OwnedRegion`. A handle cannot be taken back, but a transport opens none twice; the words' name can."""
+        self._words.unlink()
 
     def close(self) -> None:
         """See `OwnedRegion`. The memory is freed a while later: the peer may have it open still."""
         self._leave(after_s=GRACE_S)
-
-
-class PeerCudaRegion(WatchedRegion):
-    """A region at its reader's end, with a lane of its own, so that what it waits for holds up nobody else."""
-
-    def __init__(
-        self, device: IpcDevice, memory: DeviceMemory, watch: LeaseWatch, on_closed: Callable[[], None]
-    ) -> None:
-        super().__init__(device, memory, watch, on_closed, "ready")
-        self._lane = device.new_lane()
-        self._probe = b""
-
-    def greet(self) -> None:
-        """Make the round trip: read the probe and the region's ready word, wait for that, and answer by what was read.
-
-        Nothing waits for a word that is not there. And what a read queues behind its wait is done once before: CUDA
-        loads a kernel when it is first wanted, may wait for the whole device then, and lets nobody end a wait until
-        that is over.
-
-        Raises:
-            Unavailable: the word is not there, or CUDA fails.
-        """
-        self._require_room()
-        lane, memory = self._lane, self._memory
-        begin = lane.fetch(memory, 0, FIRST_SLOT)
-        if int.from_bytes(begin[PROBE.size + READY :][:4], "little") != GREETING:
-            raise Unavailable("the peer's ready word is not there")
-        self._probe = begin[: PROBE.size]
-        copy = lane.copy_out(memory, 0, torch.float32, (PROBE.size // torch.float32.itemsize,))
-        lane.blank_unless(memory, 0, 0, [copy])
-        lane.fetch(memory, 0, PROBE.size)
-        lane.wait_word(memory, PROBE.size + READY, GREETING)
-        self._watch_wait(lane, PROBE.size + READY, GREETING)
-        lane.put_word(memory, PROBE.size + ACKNOWLEDGE, probe_answer(self._probe))
-        lane.fetch(memory, PROBE.size, HEADER.size)  # once it returns, the answer is there
-        if self.fault:
-            raise Unavailable(self.fault)
-
-    def read_probe(self) -> bytes:
-        """See `PeerRegion`."""
-        return self._probe
-
-    def read(self, start: int, generation: int, parts: Sequence[tuple[int, Layout]]) -> Received:
-        """See `PeerRegion`."""
-        if not 0 < generation <= _MAX_GENERATION:
-            refuse("no such generation")
-        if not all(layout.dtype.is_floating_point for _, layout in parts):
-            refuse("no dtype for device memory")
-        try:
-            return self._queue_read(start, generation, parts)
-        except Unavailable as error:
-            self.fault = self.fault or error.message
-            refuse(self.fault)
-
-    def _queue_read(self, start: int, generation: int, parts: Sequence[tuple[int, Layout]]) -> Received:
-        self._require_room()
-        lane, memory = self._lane, self._memory
-        lane.wait_word(memory, start + READY, generation & _WORD)
-        self._watch_wait(lane, start + READY, generation & _WORD)
-        tensors = [lane.copy_out(memory, start + offset, layout.dtype, layout.shape) for offset, layout in parts]
-        lane.blank_unless(memory, start, generation, tensors)
-        lane.put_word(memory, start + ACKNOWLEDGE, generation & _WORD)
-        self._last = lane.mark()
-        return Received(tensors, self._last, tensors)
-
-    def close(self) -> None:
-        """See `PeerRegion`. The memory is let go as soon as the device is done with it."""
-        self._leave()
-
-    def _let_go(self) -> None:
-        self._device.free_lane(self._lane)
-        super()._let_go()
 
 
 def probe_answer(probe: bytes) -> int:
@@ -162,6 +118,6 @@ def probe_answer(probe: bytes) -> int:
 
 def _put_generation(lane: Lane, memory: DeviceMemory, start: int, generation: int) -> None:
     """In two words, in such an order that what a reader finds between them is no generation it was told of."""
-    low, high = (start, generation & _WORD), (start + 4, generation >> 32)
+    low, high = (start, generation & WORD), (start + 4, generation >> 32)
     for offset, value in (high, low) if generation else (low, high):
         lane.put_word(memory, offset, value)

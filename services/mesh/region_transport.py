@@ -2,9 +2,7 @@
 
 A region begins with the probe and a header, and then is cut into equal slots. A slot holds the tensors of one
 batch behind a header with the generation of its lease: a reader who is told of a lease that is over finds another
-generation there. The header's two words are for memory that is written by the work of a device: the writer's work
-puts the low half of the generation into the one when the tensors are there, the reader's into the other when it
-has them.
+generation there.
 """
 
 import struct
@@ -26,9 +24,7 @@ MARK = b"allroads"
 GENERATION = struct.Struct("<Q")
 """How a header begins."""
 HEADER = struct.Struct("<QII")
-"""Generation, ready word, acknowledge word: before the first slot, and how each slot begins."""
-READY, ACKNOWLEDGE = 8, 12
-"""Where the words lie in a header."""
+"""Generation, and nothing up to the alignment: before the first slot, and how each slot begins."""
 FIRST_SLOT = PROBE.size + HEADER.size
 
 Part = tuple[int, Tensor]
@@ -84,12 +80,13 @@ class OwnedRegion(Protocol):
         Offsets ascend; between two tensors there are less than `ALIGNMENT` bytes, of any value.
 
         Raises:
+            ResourceExhausted: the slot's former lease was not read yet, which takes no longer than a moment.
             Unavailable: the region is of no more use; says why.
         """
         ...
 
     def forget(self, start: int) -> None:
-        """Nobody was told of the lease that was written at `start` last, so nobody reads it."""
+        """Nobody was told of the lease that was written at `start` last, so nobody reads it: the slot is free."""
         ...
 
     def unlink(self) -> None:
@@ -151,7 +148,7 @@ class RegionTransport(Protocol):
     def may_wait(self) -> bool:
         """Whether making, attaching and confirming a region may take long, so that an event loop leaves it to a thread.
 
-        For a device's memory they do: seconds while it is recorded, or where a peer's word does not come.
+        For a device's memory they do: seconds while it is recorded.
         """
         ...
 

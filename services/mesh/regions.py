@@ -1,7 +1,7 @@
 """Memory that one process owns and its peers on the same host can read: files in /dev/shm.
 
-Written and read by position, and never mapped by a peer: one that shrinks its file causes a short read instead of a
-bus error, and copying a step's features takes 3 us either way. The owner holds a lock on its file while
+Tensors are written and read by position, and never mapped by a peer: one that shrinks its file causes a short read
+instead of a bus error, and copying a step's features takes 3 us either way. The owner holds a lock on its file while
 it lives, so a file whose lock is free was left behind by a process that died, whatever its pid says.
 """
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"allroads-[1-9][0-9]{0,9}-[0-9a-f]{16}")
 
 
 class SharedRegion:
-    """A region, at its owner's end or at a peer's. Only the owner can write it and take its name away."""
+    """A region, at its owner's end or at a peer's. Only the owner takes its name away."""
 
     def __init__(self, name: str, size_bytes: int, descriptor: int, *, is_owner: bool) -> None:
         self.name, self.size_bytes, self.is_owner = name, size_bytes, is_owner
@@ -52,8 +52,10 @@ class SharedRegion:
         return region
 
     @classmethod
-    def attach(cls, name: str, size_bytes: int, *, max_bytes: int = MAX_REGION_BYTES) -> Self:
-        """A peer's region, for reading. Name and size are untrusted; it may have `max_bytes` at most.
+    def attach(
+        cls, name: str, size_bytes: int, *, max_bytes: int = MAX_REGION_BYTES, for_writing: bool = False
+    ) -> Self:
+        """A peer's region, for reading, or for both. Name and size are untrusted; it may have `max_bytes` at most.
 
         Raises:
             InvalidArgument: name or size cannot be one of ours.
@@ -61,7 +63,8 @@ class SharedRegion:
         """
         if not _NAME.fullmatch(name) or not 0 < size_bytes <= max_bytes:
             raise InvalidArgument("the shared-memory region is not valid")
-        descriptor = os.open(DIRECTORY / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        access = os.O_RDWR if for_writing else os.O_RDONLY
+        descriptor = os.open(DIRECTORY / name, access | os.O_NOFOLLOW | os.O_CLOEXEC)
         status = os.fstat(descriptor)
         if not _is_ours(status) or status.st_size != size_bytes:
             os.close(descriptor)
@@ -93,8 +96,20 @@ class SharedRegion:
             raise InvalidArgument("the shared-memory region is not valid")
 
     def map(self) -> mmap.mmap:
-        """The region as memory of this process, for its owner: a peer must not, as it may find the region shrunk."""
-        return mmap.mmap(self._open_descriptor(), self.size_bytes)
+        """The region as memory of this process, to read and write.
+
+        For its owner, and for a peer that trusts the owner with its life: any touch of a region that was shrunk ends
+        the process by a bus error.
+
+        Raises:
+            InvalidArgument: it has shrunk already.
+            OSError: it cannot be mapped.
+        """
+        descriptor = self._open_descriptor()
+        try:
+            return mmap.mmap(descriptor, self.size_bytes)
+        except ValueError as error:
+            raise InvalidArgument("the shared-memory region is not valid") from error
 
     def unlink(self) -> None:
         """Take the name away; whoever has the region keeps it. Nothing is left behind then, even after SIGKILL."""

@@ -1,8 +1,8 @@
 """Passes the tensors of batches to the peer of a stream, through a region where both can reach one.
 
 Transports are tried in order, each by a region that the peer really reads. A batch leases one slot of the
-region for all its tensors, until the peer has answered; when none is free, or the batch is too big, it
-goes inline. So does a tensor that the region does not take, beside those that it does.
+region for all its tensors, until the peer has answered; when none is free or was read yet, or the batch is too
+big, it goes inline. So does a tensor that the region does not take, beside those that it does.
 """
 
 import logging
@@ -15,7 +15,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from ..errors import Unavailable
+from ..errors import ResourceExhausted, Unavailable
 from .region_transport import FIRST_SLOT, HEADER, MARK, PROBE, OwnedRegion, Part, RegionTransport, aligned
 from .tensors import inline_reference, slice_reference, wire_dtype
 from .transports import CPU, transports_for
@@ -151,6 +151,9 @@ class TensorSender:
             start = self._start_of(lease)
             try:
                 region.write(start, lease.generation, parts)
+            except ResourceExhausted:
+                self._end_lease(batch_id)
+                return [inline_reference(tensor) for tensor in tensors]
             except Unavailable as error:
                 self._give_up(error.message)
                 return [inline_reference(tensor) for tensor in tensors]
@@ -163,12 +166,10 @@ class TensorSender:
     def release(self, batch_id: int) -> None:
         """Free what a batch leased: the peer has answered, or never will. Harmless when repeated."""
         with self._lock:
-            lease = self._leases.pop(batch_id, None)
-            if lease is not None:
-                self._free.append(lease.slot)
+            self._end_lease(batch_id)
 
     def retract(self, references: Iterable[pb.TensorRef]) -> None:
-        """Say that a batch of these references is not sent: who uses its slot next has no reader to wait for."""
+        """Say that a batch of these references is not sent: nobody will read them, and its slot is kept for nobody."""
         with self._lock:
             slices = [reference.slice for reference in references if reference.HasField("slice")]
             generations = {place.generation for place in slices if place.region_id == self._region_id}
@@ -236,6 +237,11 @@ class TensorSender:
         self._generation += 1
         lease = self._leases[batch_id] = _Lease(self._free.popleft(), self._generation)
         return lease
+
+    def _end_lease(self, batch_id: int) -> None:
+        lease = self._leases.pop(batch_id, None)
+        if lease is not None:
+            self._free.append(lease.slot)
 
     def _start_of(self, lease: _Lease) -> int:
         return FIRST_SLOT + lease.slot * self._slot_bytes

@@ -20,9 +20,6 @@ class CpuMemory:
     def view(self, offset: int, num_bytes: int) -> Tensor:
         return self.content[offset : offset + num_bytes]
 
-    def put_word(self, offset: int, value: int) -> None:
-        self.content[offset : offset + 4].view(torch.int32).fill_(value)
-
     def close(self) -> None:
         self.num_closed += 1
 

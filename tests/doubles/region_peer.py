@@ -5,11 +5,12 @@ message in hex; each answer is one line: a message in hex, or JSON.
 """
 
 import json
+import mmap
 import sys
 from pathlib import Path
 
 import torch
-from allroads.cuda.device_memory import IpcDevice
+from allroads.cuda.device_memory import HostWords, IpcDevice
 from allroads.cuda.ipc import find_ipc_device
 from allroads.cuda.upload import upload
 from allroads.mesh.cuda_ipc import CudaIpcTransport
@@ -26,6 +27,7 @@ def main() -> None:
     transports = [CudaIpcTransport(lambda: device, float(sys.argv[2]))]
     sender = TensorSender("peer", slot_bytes=4096, num_slots=2, transports=transports)
     receiver = TensorReceiver("peer", transports)
+    stalled: list[HostWords] = []
     for line in sys.stdin:
         what, *rest = line.split()
         message = bytes.fromhex(rest[0]) if rest else b""
@@ -48,7 +50,8 @@ def main() -> None:
                 answer = reference.SerializeToString().hex()
             case "stall":
                 # All that it queues from now on waits, as if its device had stopped.
-                device.current_lane().wait_word(device.allocate(16), 0, 1)
+                stalled.append(device.register(mmap.mmap(-1, mmap.PAGESIZE)))
+                device.current_lane().wait_word(stalled[-1], 0, 1)
         print(json.dumps(answer), flush=True)
 
 

@@ -2,15 +2,18 @@
 
 import ctypes
 import inspect
+import mmap
 import re
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from allroads.cuda import driver, ipc
+from allroads.cuda.driver_mark import DriverMark, EventPool
 from allroads.cuda.memory import CudaMemory
 from allroads.cuda.stream_words import CudaLane
 from allroads.errors import InvalidArgument, Unavailable
@@ -42,6 +45,7 @@ class ScriptedDriver:
             "cuIpcGetMemHandle": (ipc._handle_of(HANDLE),),
             "cuIpcOpenMemHandle": (ADDRESS,),
             "cuMemGetAddressRange": (ADDRESS, 1 << 21),
+            "cuMemHostGetDevicePointer": (ADDRESS,),
         }
         self.CUresult = bindings.CUresult
 
@@ -147,10 +151,10 @@ def test_too_little_memory_is_told(scripted: Scripted) -> None:
 def test_words_are_written_and_waited_for_on_the_stream(scripted: Scripted) -> None:
     script, _ = scripted()
     stream: Any = SimpleNamespace(cuda_stream=5)
-    memory: Any = SimpleNamespace(address=ADDRESS)
-    lane = CudaLane(stream, "context")
-    lane.put_word(memory, 8, 3)
-    lane.wait_word(memory, 12, 0xFFFFFFFF)
+    words: Any = SimpleNamespace(address=ADDRESS)
+    lane = CudaLane(stream, EventPool("context"))
+    lane.put_word(words, 8, 3)
+    lane.wait_word(words, 12, 0xFFFFFFFF)
     geq = int(bindings.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ)
     with_fence = int(bindings.CUstreamWriteValue_flags.CU_STREAM_WRITE_VALUE_DEFAULT)
     assert [call for call in script.calls if call[0].startswith("cuStream")] == [
@@ -160,12 +164,103 @@ def test_words_are_written_and_waited_for_on_the_stream(scripted: Scripted) -> N
     require_right(script)
 
 
+def test_marks_are_events_of_the_driver_and_used_again(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, _ = scripted()
+    script.returns["cuEventCreate"] = (8,)
+    events = EventPool("context")
+    stream: Any = SimpleNamespace(cuda_stream=5, device=torch.device("cuda", 0))
+    joining: Any = SimpleNamespace(cuda_stream=6)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: joining)
+    kept: list[object] = []
+    mark, tensor = DriverMark(stream, events), cast("Tensor", SimpleNamespace(record_stream=kept.append))
+    mark.join([tensor])
+    assert kept == [joining]
+    assert mark.is_reached()
+    script.failing["cuEventQuery"] = "CUDA_ERROR_NOT_READY"
+    assert not mark.is_reached()
+    script.failing["cuEventQuery"] = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(Unavailable, match=r"^cuEventQuery failed: CUDA_ERROR_ILLEGAL_ADDRESS$"):
+        mark.is_reached()
+    assert script.calls[1:3] == [
+        ("cuEventCreate", (int(bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING),)),
+        ("cuEventRecord", (8, 5)),
+    ]
+    assert ("cuStreamWaitEvent", (6, 8, 0)) in script.calls
+    require_right(script)
+
+    del mark
+    script.calls.clear()
+    DriverMark(stream, events)
+    assert script.names == ["cuEventRecord"], "nothing is made or ended"
+
+
+@pytest.mark.parametrize(
+    ("version", "is_good"), [("12.8.0", False), ("12.9.0", False), ("12.9.1", True), ("13.0.0", True)]
+)
+def test_bindings_that_keep_the_lock_of_python_are_refused(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, version: str, *, is_good: bool
+) -> None:
+    """They would keep it from the thread that ends waits."""
+    _, device = scripted()
+    monkeypatch.setattr("cuda.bindings.__version__", version)
+    with nullcontext() if is_good else pytest.raises(Unavailable, match=r"12\.9\.1 or newer"):
+        device.register(mmap.mmap(-1, mmap.PAGESIZE)).close()
+
+
+def test_words_of_the_host_are_registered_for_the_device_and_given_back(scripted: Scripted) -> None:
+    script, device = scripted()
+    mapped = mmap.mmap(-1, mmap.PAGESIZE)
+    words = device.register(mapped)
+    place = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    assert words.address == ADDRESS, "the device's, which need not be the host's"
+    flags = bindings.CU_MEMHOSTREGISTER_PORTABLE | bindings.CU_MEMHOSTREGISTER_DEVICEMAP
+    assert ("cuMemHostRegister", (place, mmap.PAGESIZE, flags)) in script.calls
+    assert ("cuMemHostGetDevicePointer", (place, 0)) in script.calls
+
+    script.calls.clear()
+    mapped[64:68] = (0xFFFFFFFF).to_bytes(4, sys.byteorder)
+    assert (words.load(64), words.load(60)) == (0xFFFFFFFF, 0)
+    words.store(128, 7)
+    assert mapped[124:136] == bytes(4) + (7).to_bytes(4, sys.byteorder) + bytes(4)
+    assert script.calls == [], "the host asks CUDA for nothing"
+
+    words.close()
+    words.close()
+    assert script.names == ["cuMemHostUnregister"]
+    assert ("cuMemHostUnregister", (place,)) in script.calls
+    require_right(script)
+    for use in (lambda: words.load(0), lambda: words.store(0, 1)):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+    mapped.close()
+
+
+@pytest.mark.parametrize("name", ["cuMemHostRegister", "cuMemHostGetDevicePointer"])
+def test_words_that_the_device_does_not_reach_leave_nothing(scripted: Scripted, name: str) -> None:
+    script, device = scripted(**{name: "CUDA_ERROR_NOT_SUPPORTED"})
+    mapped = mmap.mmap(-1, mmap.PAGESIZE)
+    with pytest.raises(Unavailable, match=f"^{name} failed: CUDA_ERROR_NOT_SUPPORTED$"):
+        device.register(mapped)
+    assert script.names[-1] == ("cuMemHostRegister" if name == "cuMemHostRegister" else "cuMemHostUnregister")
+    mapped.close()
+
+
+def test_words_are_closed_also_where_the_driver_fails(scripted: Scripted) -> None:
+    script, device = scripted()
+    mapped = mmap.mmap(-1, mmap.PAGESIZE)
+    words = device.register(mapped)
+    script.failing["cuMemHostUnregister"] = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(Unavailable, match=r"^cuMemHostUnregister failed"):
+        words.close()
+    mapped.close()
+
+
 class HostLane(CudaLane):
     """A lane whose stream is the host itself, for what torch does in one."""
 
     def __init__(self) -> None:
         stream: Any = SimpleNamespace(device=torch.device("cpu"))
-        super().__init__(stream, "context")
+        super().__init__(stream, EventPool("context"))
 
 
 @pytest.fixture
@@ -184,7 +279,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> CudaMemory:
     monkeypatch.setattr(torch, "as_tensor", as_tensor)
     return CudaMemory(
         ADDRESS, 256, HANDLE, torch.device("cuda", 0),
-        context="context", side_stream=77, give_back=lambda address: driver.call("cuMemFree", address),
+        context="context", give_back=lambda address: driver.call("cuMemFree", address),
     )  # fmt: skip
 
 
@@ -221,22 +316,17 @@ def test_memory_that_torch_cannot_see_is_no_memory(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch, "as_tensor", broken)
     with pytest.raises(Unavailable, match="torch failed on the GPU: CUDA error: invalid device context"):
-        CudaMemory(
-            ADDRESS, 256, HANDLE, torch.device("cuda", 0), context="context", side_stream=77, give_back=lambda _: None
-        )
+        CudaMemory(ADDRESS, 256, HANDLE, torch.device("cuda", 0), context="context", give_back=lambda _: None)
 
 
-def test_memory_ends_once_and_takes_no_word_after_that(memory: CudaMemory) -> None:
-    memory.put_word(12, 9)
+def test_memory_ends_once(memory: CudaMemory) -> None:
     memory.close()
     memory.close()
-    memory.put_word(12, 10)
     with pytest.raises(ValueError, match="closed"):
         memory.view(0, 1)
     script = driver._binding()
     assert isinstance(script, ScriptedDriver)
-    assert script.names == ["cuStreamWriteValue32", "cuStreamSynchronize", "cuMemFree"]
-    assert ("cuStreamWriteValue32", (77, ADDRESS + 12, 9, 0)) in script.calls
+    assert script.names == ["cuMemFree"]
     require_right(script)
 
 
@@ -257,10 +347,17 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "cuCtxGetStreamPriorityRange": (),
     "cuStreamCreateWithPriority": (1, 0),
     "cuStreamSynchronize": (7,),
+    "cuStreamWaitEvent": (7, 8, 0),
+    "cuEventCreate": (2,),
+    "cuEventRecord": (8, 7),
+    "cuEventQuery": (8,),
     "cuMemAlloc": (64,),
     "cuMemsetD8Async": (ADDRESS, 0, 64, 7),
     "cuMemFree": (ADDRESS,),
     "cuMemGetAddressRange": (ADDRESS,),
+    "cuMemHostRegister": (ADDRESS, 4096, 3),
+    "cuMemHostGetDevicePointer": (ADDRESS, 0),
+    "cuMemHostUnregister": (ADDRESS,),
     "cuIpcGetMemHandle": (ADDRESS,),
     "cuIpcCloseMemHandle": (ADDRESS,),
     "cuStreamWriteValue32": (7, ADDRESS, 0xFFFFFFFF, 0),

@@ -1,5 +1,6 @@
 """Regions of GPU memory on a GPU: the same protocol as in `test_cuda_regions.py`, between two processes."""
 
+import mmap
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def test_packing_and_reading_wait_for_nothing_on_the_host(
     sender: TensorSender, peer: RegionPeer, device: CudaIpcDevice, dtype: torch.dtype
 ) -> None:
     sent = torch.randn(64, 128, device=device.torch_device).to(dtype).T
-    for batch_id in range(6):
+    for batch_id in range(6):  # two slots: also where their former leases are looked at
         torch.cuda.set_sync_debug_mode("error")
         try:
             (reference,) = sender.pack(batch_id, [sent])
@@ -121,11 +122,12 @@ def test_a_reader_that_is_killed_does_not_stop_its_writer(
 ) -> None:
     peer.kill()
     sent = torch.ones(8, device=device.torch_device)
-    for batch_id in range(3):
-        sender.pack(batch_id, [sent])
+    ways = []
+    for batch_id in range(4):
+        ways += [reference.WhichOneof("location") for reference in sender.pack(batch_id, [sent])]
         sender.release(batch_id)
-    torch.cuda.synchronize()
-    assert sender.pack(4, [sent])[0].WhichOneof("location") == "inline"
+    torch.cuda.synchronize()  # nothing waits
+    assert ways == ["slice", "slice", "inline", "inline"]
 
 
 def test_a_handle_cannot_be_opened_where_it_was_made(device: CudaIpcDevice) -> None:
@@ -142,6 +144,18 @@ def test_memory_is_all_zero_and_its_size_is_known(device: CudaIpcDevice) -> None
     memory.close()
     with pytest.raises(ValueError, match="closed"):
         memory.view(0, 1)
+
+
+def test_host_and_device_see_each_other_write_words(device: CudaIpcDevice) -> None:
+    words, lane = device.register(mmap.mmap(-1, mmap.PAGESIZE)), device.new_lane()
+    memory = device.allocate(1 << 20)
+    words.store(64, 5)
+    lane.wait_word(words, 64, 5)
+    lane.put_word(words, 128, 0xFFFFFFFF)
+    lane.fetch(memory, 0, 4)
+    assert words.load(128) == 0xFFFFFFFF
+    memory.close()
+    words.close()
 
 
 @pytest.mark.parametrize("meanwhile", ["free", "load"])

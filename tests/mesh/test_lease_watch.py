@@ -1,6 +1,5 @@
 """Waits that nobody ends are ended by the watch, once; what must wait for quiet does."""
 
-import logging
 from threading import Event
 from threading import enumerate as enumerate_threads
 from typing import NoReturn
@@ -62,20 +61,34 @@ def test_errands_are_run_when_they_are_due_and_no_wait_goes_on() -> None:
 
 
 def test_it_goes_on_when_cuda_fails() -> None:
-    watch, run = LeaseWatch(0.05), Event()
+    watch, tried, run = LeaseWatch(0.05), Event(), Event()
 
     def broken() -> NoReturn:
-        raise Unavailable("cuStreamWriteValue32 failed: CUDA_ERROR_ILLEGAL_ADDRESS")
+        tried.set()
+        raise Unavailable("cuMemFree failed: CUDA_ERROR_ILLEGAL_ADDRESS")
 
-    watch.add(broken, broken)
-    watch.add(lambda: False, broken)
     watch.later(broken, broken)
+    assert tried.wait(TIMEOUT_S)
     watch.later(lambda: True, run.set, after_s=0.1)
     assert run.wait(TIMEOUT_S)
 
 
+def test_errands_that_hang_in_cuda_hold_no_wait_up() -> None:
+    watch, hangs, ended, free = LeaseWatch(0.05), Event(), Event(), Event()
+
+    def hang() -> bool:
+        hangs.set()
+        return free.wait(TIMEOUT_S)
+
+    watch.later(hang, lambda: None)
+    assert hangs.wait(TIMEOUT_S)
+    watch.add(ended.is_set, ended.set)
+    assert ended.wait(TIMEOUT_S)
+    free.set()
+
+
 def test_when_it_is_stopped_nothing_is_left_of_it() -> None:
-    watch, asked = LeaseWatch(0.05), Event()
+    watch, asked, ended = LeaseWatch(TIMEOUT_S), Event(), Event()
 
     def is_due() -> bool:
         asked.set()
@@ -83,29 +96,10 @@ def test_when_it_is_stopped_nothing_is_left_of_it() -> None:
 
     watch.later(is_due, lambda: None)
     assert asked.wait(TIMEOUT_S)
+    watch.add(ended.is_set, ended.set)
+    threads = [watch._thread, *watch._errands]
     watch.stop()
     watch.stop()
-    assert not [thread for thread in enumerate_threads() if thread is watch._thread]
-
-
-def test_a_wait_that_cannot_be_ended_is_told() -> None:
-    """Its end waits for CUDA, which waits for it."""
-    watch, told, free = LeaseWatch(0.05), Event(), Event()
-
-    class Ear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno == logging.CRITICAL and "cannot be ended" in record.getMessage():
-                told.set()
-
-    ear, logger = Ear(), logging.getLogger("allroads.mesh.lease_watch")
-    logger.addHandler(ear)
-    try:
-        watch.add(lambda: False, lambda: assert_set(free))
-        assert told.wait(TIMEOUT_S)
-    finally:
-        free.set()
-        logger.removeHandler(ear)
-
-
-def assert_set(event: Event) -> None:
-    assert event.wait(TIMEOUT_S)
+    assert ended.is_set(), "nobody would end it later"
+    assert len(threads) == 2
+    assert not [thread for thread in enumerate_threads() if thread in threads]

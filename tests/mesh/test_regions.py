@@ -116,6 +116,23 @@ def test_who_has_a_region_keeps_it_when_its_name_is_gone(region: SharedRegion) -
         peer.read(0, 4)
 
 
+def test_a_peer_can_map_a_region_to_write_it(region: SharedRegion) -> None:
+    peer = SharedRegion.attach(region.name, SIZE, for_writing=True)
+    mine, theirs = region.map(), peer.map()
+    theirs[4:8] = b"road"
+    assert mine[:8] == bytes(4) + b"road"
+    for mapped in (mine, theirs):
+        mapped.close()
+    os.truncate(DIRECTORY / region.name, 16)
+    with pytest.raises(InvalidArgument, match="not valid"):
+        peer.map()
+    peer.close()
+    reader = SharedRegion.attach(region.name, 16)
+    with pytest.raises(PermissionError):
+        reader.map()
+    reader.close()
+
+
 def test_a_region_that_shrinks_is_an_error_not_a_crash(region: SharedRegion) -> None:
     peer = SharedRegion.attach(region.name, SIZE)
     os.truncate(DIRECTORY / region.name, 0)

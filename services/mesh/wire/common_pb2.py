@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61llroads/v1/common.proto\x12\x0b\x61llroads.v1\"}\n\x05\x45rror\x12$\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x16.allroads.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x1b\n\x0eretry_after_ms\x18\x04 \x01(\rH\x00\x88\x01\x01\x42\x11\n\x0f_retry_after_ms\"G\n\rSequenceError\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.allroads.v1.Error\"\xdb\x01\n\x06Region\x12\x11\n\tregion_id\x18\x01 \x01(\r\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x38\n\rshared_memory\x18\x03 \x01(\x0b\x32\x1f.allroads.v1.SharedMemoryRegionH\x00\x12.\n\x08\x63uda_ipc\x18\x04 \x01(\x0b\x32\x1a.allroads.v1.CudaIpcRegionH\x00\x12)\n\x05local\x18\x06 \x01(\x0b\x32\x18.allroads.v1.LocalRegionH\x00\x12\r\n\x05probe\x18\x05 \x01(\x0c\x42\x06\n\x04kind\"3\n\x12SharedMemoryRegion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\"4\n\rCudaIpcRegion\x12\x0e\n\x06handle\x18\x01 \x01(\x0c\x12\x13\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\t\")\n\x0bLocalRegion\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\x0c\"Z\n\nRegistered\x12\x11\n\tregion_id\x18\x01 \x01(\r\x12)\n\ttransport\x18\x02 \x01(\x0e\x32\x16.allroads.v1.Transport\x12\x0e\n\x06reason\x18\x03 \x01(\t\"^\n\x0bRegionSlice\x12\x11\n\tregion_id\x18\x01 \x01(\r\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"\x86\x01\n\tTensorRef\x12!\n\x05\x64type\x18\x01 \x01(\x0e\x32\x12.allroads.v1.DType\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\x10\n\x06inline\x18\x03 \x01(\x0cH\x00\x12)\n\x05slice\x18\x04 \x01(\x0b\x32\x18.allroads.v1.RegionSliceH\x00\x42\n\n\x08location\"\xa2\x04\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\r\x12\x12\n\nignore_eos\x18\x07 \x01(\x08\x12\x18\n\x10presence_penalty\x18\x08 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\t \x01(\x02\x12\x1f\n\x12repetition_penalty\x18\n \x01(\x02H\x05\x88\x01\x01\x12>\n\nlogit_bias\x18\x0b \x03(\x0b\x32*.allroads.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nmin_tokens\x18\x0c \x01(\r\x12\x19\n\x0cnum_logprobs\x18\r \x01(\rH\x06\x88\x01\x01\x12%\n\x07grammar\x18\x0e \x01(\x0b\x32\x14.allroads.v1.Grammar\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x0f\n\r_num_logprobs\"<\n\x07Grammar\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x15\n\rend_token_ids\x18\x03 \x03(\r\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\x19\n\x07Numbers\x12\x0e\n\x06values\x18\x01 \x03(\x01\"\xc3\x01\n\x07Routing\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x38\n\nparameters\x18\x04 \x03(\x0b\x32$.allroads.v1.Routing.ParametersEntry\x12\x0c\n\x04mode\x18\x05 \x01(\t\x12\x0b\n\x03key\x18\x06 \x01(\t\x1aG\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.allroads.v1.Numbers:\x02\x38\x01J\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04\"\xa5\x03\n\x05Usage\x12\x19\n\x11num_prompt_tokens\x18\x01 \x01(\r\x12\x1c\n\x14num_committed_tokens\x18\x02 \x03(\r\x12\x1b\n\x13num_computed_tokens\x18\x03 \x03(\x04\x12\x19\n\x11num_scored_tokens\x18\x04 \x01(\r\x12\x1b\n\x13num_rejected_tokens\x18\x05 \x01(\r\x12\x10\n\x08\x64\x65graded\x18\x06 \x01(\x08\x12\x1d\n\x15num_unscorable_tokens\x18\x07 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x08 \x03(\r\x12\x14\n\x0cnum_opinions\x18\t \x01(\r\x12\x1b\n\x13num_agreed_opinions\x18\n \x01(\r\x12\x18\n\x10num_ahead_tokens\x18\x0b \x01(\r\x12\x15\n\rnum_hand_offs\x18\x0c \x01(\r\x12\x1f\n\x17num_confirmed_hand_offs\x18\r \x01(\r\x12\x12\n\nnum_drafts\x18\x0e \x01(\r\x12\x1b\n\x13num_accepted_drafts\x18\x0f \x01(\r\x12\x0c\n\x04mode\x18\x10 \x01(\t*\xf7\x02\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x45RROR_CODE_INVALID_ARGUMENT\x10\x01\x12\x18\n\x14\x45RROR_CODE_NOT_FOUND\x10\x02\x12!\n\x1d\x45RROR_CODE_RESOURCE_EXHAUSTED\x10\x03\x12\x1a\n\x16\x45RROR_CODE_UNAVAILABLE\x10\x04\x12 \n\x1c\x45RROR_CODE_DEADLINE_EXCEEDED\x10\x05\x12\x18\n\x14\x45RROR_CODE_CANCELLED\x10\x06\x12\x17\n\x13\x45RROR_CODE_INTERNAL\x10\x07\x12\x1b\n\x17\x45RROR_CODE_NOT_A_NUMBER\x10\x08\x12\x1a\n\x16\x45RROR_CODE_OUT_OF_STEP\x10\t\x12&\n\"ERROR_CODE_CONTEXT_LENGTH_EXCEEDED\x10\n\x12\x1e\n\x1a\x45RROR_CODE_UNAUTHENTICATED\x10\x0b*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02*\x9c\x01\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT32\x10\x01\x12\x11\n\rDTYPE_FLOAT16\x10\x02\x12\x12\n\x0e\x44TYPE_BFLOAT16\x10\x03\x12\x0f\n\x0b\x44TYPE_INT64\x10\x04\x12\x10\n\x0c\x44TYPE_UINT32\x10\x05\x12\x0f\n\x0b\x44TYPE_UINT8\x10\x06\x12\x0e\n\nDTYPE_BOOL\x10\x07*\x86\x01\n\tTransport\x12\x19\n\x15TRANSPORT_UNSPECIFIED\x10\x00\x12\x14\n\x10TRANSPORT_INLINE\x10\x01\x12\x1b\n\x17TRANSPORT_SHARED_MEMORY\x10\x02\x12\x16\n\x12TRANSPORT_CUDA_IPC\x10\x03\x12\x13\n\x0fTRANSPORT_LOCAL\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61llroads/v1/common.proto\x12\x0b\x61llroads.v1\"}\n\x05\x45rror\x12$\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x16.allroads.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x1b\n\x0eretry_after_ms\x18\x04 \x01(\rH\x00\x88\x01\x01\x42\x11\n\x0f_retry_after_ms\"G\n\rSequenceError\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.allroads.v1.Error\"\xdb\x01\n\x06Region\x12\x11\n\tregion_id\x18\x01 \x01(\r\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x38\n\rshared_memory\x18\x03 \x01(\x0b\x32\x1f.allroads.v1.SharedMemoryRegionH\x00\x12.\n\x08\x63uda_ipc\x18\x04 \x01(\x0b\x32\x1a.allroads.v1.CudaIpcRegionH\x00\x12)\n\x05local\x18\x06 \x01(\x0b\x32\x18.allroads.v1.LocalRegionH\x00\x12\r\n\x05probe\x18\x05 \x01(\x0c\x42\x06\n\x04kind\"3\n\x12SharedMemoryRegion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\"d\n\rCudaIpcRegion\x12\x0e\n\x06handle\x18\x01 \x01(\x0c\x12\x13\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\t\x12.\n\x05words\x18\x03 \x01(\x0b\x32\x1f.allroads.v1.SharedMemoryRegion\")\n\x0bLocalRegion\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\x0c\"Z\n\nRegistered\x12\x11\n\tregion_id\x18\x01 \x01(\r\x12)\n\ttransport\x18\x02 \x01(\x0e\x32\x16.allroads.v1.Transport\x12\x0e\n\x06reason\x18\x03 \x01(\t\"^\n\x0bRegionSlice\x12\x11\n\tregion_id\x18\x01 \x01(\r\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"\x86\x01\n\tTensorRef\x12!\n\x05\x64type\x18\x01 \x01(\x0e\x32\x12.allroads.v1.DType\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\x10\n\x06inline\x18\x03 \x01(\x0cH\x00\x12)\n\x05slice\x18\x04 \x01(\x0b\x32\x18.allroads.v1.RegionSliceH\x00\x42\n\n\x08location\"\xa2\x04\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\r\x12\x12\n\nignore_eos\x18\x07 \x01(\x08\x12\x18\n\x10presence_penalty\x18\x08 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\t \x01(\x02\x12\x1f\n\x12repetition_penalty\x18\n \x01(\x02H\x05\x88\x01\x01\x12>\n\nlogit_bias\x18\x0b \x03(\x0b\x32*.allroads.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nmin_tokens\x18\x0c \x01(\r\x12\x19\n\x0cnum_logprobs\x18\r \x01(\rH\x06\x88\x01\x01\x12%\n\x07grammar\x18\x0e \x01(\x0b\x32\x14.allroads.v1.Grammar\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x0f\n\r_num_logprobs\"<\n\x07Grammar\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x15\n\rend_token_ids\x18\x03 \x03(\r\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\x19\n\x07Numbers\x12\x0e\n\x06values\x18\x01 \x03(\x01\"\xc3\x01\n\x07Routing\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x38\n\nparameters\x18\x04 \x03(\x0b\x32$.allroads.v1.Routing.ParametersEntry\x12\x0c\n\x04mode\x18\x05 \x01(\t\x12\x0b\n\x03key\x18\x06 \x01(\t\x1aG\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.allroads.v1.Numbers:\x02\x38\x01J\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04\"\xa5\x03\n\x05Usage\x12\x19\n\x11num_prompt_tokens\x18\x01 \x01(\r\x12\x1c\n\x14num_committed_tokens\x18\x02 \x03(\r\x12\x1b\n\x13num_computed_tokens\x18\x03 \x03(\x04\x12\x19\n\x11num_scored_tokens\x18\x04 \x01(\r\x12\x1b\n\x13num_rejected_tokens\x18\x05 \x01(\r\x12\x10\n\x08\x64\x65graded\x18\x06 \x01(\x08\x12\x1d\n\x15num_unscorable_tokens\x18\x07 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x08 \x03(\r\x12\x14\n\x0cnum_opinions\x18\t \x01(\r\x12\x1b\n\x13num_agreed_opinions\x18\n \x01(\r\x12\x18\n\x10num_ahead_tokens\x18\x0b \x01(\r\x12\x15\n\rnum_hand_offs\x18\x0c \x01(\r\x12\x1f\n\x17num_confirmed_hand_offs\x18\r \x01(\r\x12\x12\n\nnum_drafts\x18\x0e \x01(\r\x12\x1b\n\x13num_accepted_drafts\x18\x0f \x01(\r\x12\x0c\n\x04mode\x18\x10 \x01(\t*\xf7\x02\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x45RROR_CODE_INVALID_ARGUMENT\x10\x01\x12\x18\n\x14\x45RROR_CODE_NOT_FOUND\x10\x02\x12!\n\x1d\x45RROR_CODE_RESOURCE_EXHAUSTED\x10\x03\x12\x1a\n\x16\x45RROR_CODE_UNAVAILABLE\x10\x04\x12 \n\x1c\x45RROR_CODE_DEADLINE_EXCEEDED\x10\x05\x12\x18\n\x14\x45RROR_CODE_CANCELLED\x10\x06\x12\x17\n\x13\x45RROR_CODE_INTERNAL\x10\x07\x12\x1b\n\x17\x45RROR_CODE_NOT_A_NUMBER\x10\x08\x12\x1a\n\x16\x45RROR_CODE_OUT_OF_STEP\x10\t\x12&\n\"ERROR_CODE_CONTEXT_LENGTH_EXCEEDED\x10\n\x12\x1e\n\x1a\x45RROR_CODE_UNAUTHENTICATED\x10\x0b*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02*\x9c\x01\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT32\x10\x01\x12\x11\n\rDTYPE_FLOAT16\x10\x02\x12\x12\n\x0e\x44TYPE_BFLOAT16\x10\x03\x12\x0f\n\x0b\x44TYPE_INT64\x10\x04\x12\x10\n\x0c\x44TYPE_UINT32\x10\x05\x12\x0f\n\x0b\x44TYPE_UINT8\x10\x06\x12\x0e\n\nDTYPE_BOOL\x10\x07*\x86\x01\n\tTransport\x12\x19\n\x15TRANSPORT_UNSPECIFIED\x10\x00\x12\x14\n\x10TRANSPORT_INLINE\x10\x01\x12\x1b\n\x17TRANSPORT_SHARED_MEMORY\x10\x02\x12\x16\n\x12TRANSPORT_CUDA_IPC\x10\x03\x12\x13\n\x0fTRANSPORT_LOCAL\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,14 +35,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
   _globals['_ROUTING_PARAMETERSENTRY']._loaded_options = None
   _globals['_ROUTING_PARAMETERSENTRY']._serialized_options = b'8\001'
-  _globals['_ERRORCODE']._serialized_start=2278
-  _globals['_ERRORCODE']._serialized_end=2653
-  _globals['_FINISHREASON']._serialized_start=2655
-  _globals['_FINISHREASON']._serialized_end=2750
-  _globals['_DTYPE']._serialized_start=2753
-  _globals['_DTYPE']._serialized_end=2909
-  _globals['_TRANSPORT']._serialized_start=2912
-  _globals['_TRANSPORT']._serialized_end=3046
+  _globals['_ERRORCODE']._serialized_start=2326
+  _globals['_ERRORCODE']._serialized_end=2701
+  _globals['_FINISHREASON']._serialized_start=2703
+  _globals['_FINISHREASON']._serialized_end=2798
+  _globals['_DTYPE']._serialized_start=2801
+  _globals['_DTYPE']._serialized_end=2957
+  _globals['_TRANSPORT']._serialized_start=2960
+  _globals['_TRANSPORT']._serialized_end=3094
   _globals['_ERROR']._serialized_start=41
   _globals['_ERROR']._serialized_end=166
   _globals['_SEQUENCEERROR']._serialized_start=168
@@ -52,29 +52,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SHAREDMEMORYREGION']._serialized_start=463
   _globals['_SHAREDMEMORYREGION']._serialized_end=514
   _globals['_CUDAIPCREGION']._serialized_start=516
-  _globals['_CUDAIPCREGION']._serialized_end=568
-  _globals['_LOCALREGION']._serialized_start=570
-  _globals['_LOCALREGION']._serialized_end=611
-  _globals['_REGISTERED']._serialized_start=613
-  _globals['_REGISTERED']._serialized_end=703
-  _globals['_REGIONSLICE']._serialized_start=705
-  _globals['_REGIONSLICE']._serialized_end=799
-  _globals['_TENSORREF']._serialized_start=802
-  _globals['_TENSORREF']._serialized_end=936
-  _globals['_SAMPLINGPARAMS']._serialized_start=939
-  _globals['_SAMPLINGPARAMS']._serialized_end=1485
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=1342
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=1390
-  _globals['_GRAMMAR']._serialized_start=1487
-  _globals['_GRAMMAR']._serialized_end=1547
-  _globals['_TOKENLOGPROBS']._serialized_start=1549
-  _globals['_TOKENLOGPROBS']._serialized_end=1626
-  _globals['_NUMBERS']._serialized_start=1628
-  _globals['_NUMBERS']._serialized_end=1653
-  _globals['_ROUTING']._serialized_start=1656
-  _globals['_ROUTING']._serialized_end=1851
-  _globals['_ROUTING_PARAMETERSENTRY']._serialized_start=1768
-  _globals['_ROUTING_PARAMETERSENTRY']._serialized_end=1839
-  _globals['_USAGE']._serialized_start=1854
-  _globals['_USAGE']._serialized_end=2275
+  _globals['_CUDAIPCREGION']._serialized_end=616
+  _globals['_LOCALREGION']._serialized_start=618
+  _globals['_LOCALREGION']._serialized_end=659
+  _globals['_REGISTERED']._serialized_start=661
+  _globals['_REGISTERED']._serialized_end=751
+  _globals['_REGIONSLICE']._serialized_start=753
+  _globals['_REGIONSLICE']._serialized_end=847
+  _globals['_TENSORREF']._serialized_start=850
+  _globals['_TENSORREF']._serialized_end=984
+  _globals['_SAMPLINGPARAMS']._serialized_start=987
+  _globals['_SAMPLINGPARAMS']._serialized_end=1533
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=1390
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=1438
+  _globals['_GRAMMAR']._serialized_start=1535
+  _globals['_GRAMMAR']._serialized_end=1595
+  _globals['_TOKENLOGPROBS']._serialized_start=1597
+  _globals['_TOKENLOGPROBS']._serialized_end=1674
+  _globals['_NUMBERS']._serialized_start=1676
+  _globals['_NUMBERS']._serialized_end=1701
+  _globals['_ROUTING']._serialized_start=1704
+  _globals['_ROUTING']._serialized_end=1899
+  _globals['_ROUTING_PARAMETERSENTRY']._serialized_start=1816
+  _globals['_ROUTING_PARAMETERSENTRY']._serialized_end=1887
+  _globals['_USAGE']._serialized_start=1902
+  _globals['_USAGE']._serialized_end=2323
 # @@protoc_insertion_point(module_scope)

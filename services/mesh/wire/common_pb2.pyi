@@ -265,18 +265,26 @@ class CudaIpcRegion(_message.Message):
 
     HANDLE_FIELD_NUMBER: _builtins.int
     DEVICE_UUID_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
     handle: _builtins.bytes
     """cudaIpcMemHandle_t, 64 bytes."""
     device_uuid: _builtins.str
+    @_builtins.property
+    def words(self) -> Global___SharedMemoryRegion:
+        """The words that streams write and wait for, in a small file that both ends map; its size follows from the number of
+        slots. Absent where no stream waits, as for KV.
+        """
+
     def __init__(
         self,
         *,
         handle: _builtins.bytes = ...,
         device_uuid: _builtins.str = ...,
+        words: Global___SharedMemoryRegion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["words", b"words"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_uuid", b"device_uuid", "handle", b"handle"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_uuid", b"device_uuid", "handle", b"handle", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
