@@ -68,6 +68,7 @@ class PeerStream(Generic[RequestT, ResponseT]):
     `on_up` is called when the peer's handler has answered, `on_response` for each message, `on_down`
     once for each loss of a stream that was up. All three run in the event loop and must not block.
     What was queued when a stream is lost is dropped: `on_up` says what the new one must be told.
+    So a peer that does not keep up loses its stream: nothing of it may be missing.
     `max_message_bytes` is the channel's own limit; without it, no message is checked before it is sent.
     """
 
@@ -86,6 +87,9 @@ class PeerStream(Generic[RequestT, ResponseT]):
         self._open_call = open_call
         self._on_up, self._on_response, self._on_down = on_up, on_response, on_down
         self._outbox: Outbox[RequestT] | None = None
+        self._call: grpc.aio.StreamStreamCall[RequestT, ResponseT] | None = None
+        self._given_up: ResourceExhausted | None = None
+        """Why the stream is being ended by ourselves."""
 
     @property
     def is_up(self) -> bool:
@@ -98,7 +102,7 @@ class PeerStream(Generic[RequestT, ResponseT]):
         Raises:
             Unavailable: the peer is out of reach.
             InvalidArgument: the message is over the limit. On the wire it would end the stream and all it carries.
-            ResourceExhausted: the peer does not keep up.
+            ResourceExhausted: the peer does not keep up; its stream is ended.
         """
         if self._outbox is None:
             raise Unavailable(f"{self.name} is out of reach")
@@ -107,19 +111,26 @@ class PeerStream(Generic[RequestT, ResponseT]):
             raise InvalidArgument(
                 f"a message to {self.name} of {size} bytes is over the limit of {limit}; raise max_message_bytes"
             )
-        self._outbox.put(message)
+        try:
+            self._outbox.put(message)
+        except ResourceExhausted as error:
+            self._given_up = self._given_up or error
+            if self._call is not None:
+                self._call.cancel()
+            raise
 
     async def run(self) -> None:
         """Keep the stream until cancelled."""
         pause_s = _FIRST_PAUSE_S
         while True:
+            self._given_up = None
             was_up = await self._run_once()
             pause_s = _FIRST_PAUSE_S if was_up else min(2 * pause_s, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause_s)
 
     async def _run_once(self) -> bool:
         """One stream from its start to its loss. Whether it was up."""
-        call = self._open_call()
+        call = self._call = self._open_call()
         writer: asyncio.Task[None] | None = None
         error: AllroadsError = Unavailable(f"{self.name} ended the stream")
         try:
@@ -133,6 +144,12 @@ class PeerStream(Generic[RequestT, ResponseT]):
                 self._on_response(cast("ResponseT", response))
         except grpc.aio.AioRpcError as rpc_error:
             error = from_rpc(rpc_error, self.name)
+        except asyncio.CancelledError:
+            # A call that was cancelled by ourselves looks as if this task were.
+            task = asyncio.current_task()
+            if self._given_up is None or (task is not None and task.cancelling()):
+                raise
+            error = Unavailable(f"{self.name} does not keep up: {self._given_up.message}")
         finally:
             call.cancel()
             if writer is not None:

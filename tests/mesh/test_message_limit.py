@@ -14,10 +14,10 @@ import pytest
 import torch
 from allroads.cli.options import resolve_settings
 from allroads.config import MeshSettings
-from allroads.errors import AllroadsError, Code, InvalidArgument, StartupError
+from allroads.errors import AllroadsError, Code, InvalidArgument, ResourceExhausted, StartupError
 from allroads.mesh.channels import channel_options, open_channel, server_options
 from allroads.mesh.server import ServiceServer
-from allroads.mesh.stream import Outbox, PeerStream, serve_stream
+from allroads.mesh.stream import MAX_QUEUED_MESSAGES, Outbox, PeerStream, serve_stream
 from allroads.mesh.tensor_receiver import TensorReceiver
 from allroads.mesh.tensor_sender import TensorSender
 from allroads.mesh.wire import model_pb2, model_pb2_grpc, router_pb2_grpc
@@ -330,3 +330,21 @@ def test_limits_that_contradict_each_other_are_refused(tmp_path: Path, content: 
     with pytest.raises(StartupError, match=r"^max_message_bytes is \d+, but a prompt of gateway\.max_body_") as caught:
         settings_with(tmp_path, **content)
     assert caught.value.field == "max_message_bytes"
+
+
+async def test_a_peer_that_does_not_keep_up_loses_its_stream_and_gets_another() -> None:
+    async with (
+        served(DEFAULT) as (address, _),
+        connected(address, channel_limit=DEFAULT, checked_limit=DEFAULT) as home,
+    ):
+        # All at once: nothing of it is written before the loop is given back.
+        for batch_id in range(MAX_QUEUED_MESSAGES):
+            home.stream.send(request(batch_id, torch.zeros(1)))
+        with pytest.raises(ResourceExhausted, match="wait for a peer that does not read"):
+            home.stream.send(request(0, torch.zeros(1)))
+        await asyncio.wait_for(home.until_up(), 60)
+        assert [str(loss.message) for loss in home.losses] == [
+            f"router does not keep up: {MAX_QUEUED_MESSAGES} messages wait for a peer that does not read"
+        ]
+        scores = await home.ask(request(9_999, torch.zeros(2)))
+        assert scores.batch_id == 9_999
