@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 from allroads.config import MeshSettings, load_settings
-from allroads.engine.engine import Engine, Step
+from allroads.engine.engine import Engine
 from allroads.engine.sampling import SamplingParams
 from allroads.engine.sequence import Sequence
+from allroads.engine.step import Step
 from allroads.llm.tier import StreamClosed, Tier, Visit
 from allroads.mesh.channels import open_channel
 from allroads.mesh.wire import common_pb2 as pb

@@ -10,15 +10,13 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..config import CatchUp, ModelSettings
 from ..cuda.launch_counts import LaunchCounts
 from ..cuda.upload import upload
-from ..errors import AllroadsError, NotANumber, StartupError
+from ..errors import StartupError
 from ..model_identity import identify_model
 from ..model_size import token_kv
 from ..vocabulary import Vocabulary, load_vocabulary
@@ -30,13 +28,13 @@ from .kv_adoption import KvAdoption
 from .kv_blocks import Allocate, KvBlocks, zeros
 from .kv_lending import KvLending
 from .loading import load_config
-from .logprobs import TokenLogprobs
 from .matcher import GrammarBuilder
 from .opinions import Opinion, Past, first_output, opinion_on, places_of_opinion
 from .runner import Output
 from .sampling_params import Row as SamplingRow
 from .scheduler import Batch, Scheduler
 from .sequence import Sequence, State
+from .step import Asked, Drafted, Step, take_drafted
 from .tensor_parallel import Leader
 
 
@@ -51,54 +49,6 @@ class ModelFacts:
     num_parameters: int
     max_context: int
     kv_bytes_per_token: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """A sequence whose drafts are all computed."""
-
-    sequence: Sequence
-    start: int
-    """Index of the first draft; they end with the sequence."""
-    logits: Tensor
-    """float [drafts + 1, output rows], raw, padding at -inf: row j is this model's in place of draft j."""
-    hidden_states: Tensor | None = None
-    """float [drafts + 1, hidden], after the final norm, parallel to the logits; None unless the sequence keeps them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a step gave: one proposal for each sequence whose tokens are all computed and no drafts."""
-
-    sequences: list[Sequence]
-    proposals: list[int]
-    logits: Tensor
-    """[len(sequences), output rows], raw, padding at -inf."""
-    hidden_states: Tensor
-    """[len(sequences), hidden], after the final norm."""
-    logprobs: list[TokenLogprobs | None]
-    """Parallel to `proposals`; None for sequences that did not ask."""
-    opinions: list[Opinion]
-    """On tokens that others wrote, of sequences whose `opinions_from` asked for them."""
-    drafted: list[Drafted]
-    """Sequences with drafts, which have no proposal."""
-    failed: list[Sequence]
-    """Sequences without a proposal, since none can be made; `why_failed` says why."""
-    wanted: list[Sequence]
-    """Sequences for which the step was run, also those that need more of them; not what it computed ahead."""
-    num_positions: int
-    """Token positions that it computed, those ahead among them."""
-
-
-class _Asked(NamedTuple):
-    """What the outputs of one row of a step are for."""
-
-    is_complete: bool
-    """Whether all tokens of the sequence are computed, for somebody who waits for what comes next."""
-    proposes: bool
-    has_drafts: bool
-    opinion: range
-    """Tokens of the sequence on which an opinion is wanted."""
 
 
 class Engine:
@@ -335,7 +285,7 @@ class Engine:
             if not sequence.is_prompt_registered:
                 self._register_prompt(sequence)
             if sequence.draft_logits:
-                drafted.append(_take_drafted(sequence))
+                drafted.append(take_drafted(sequence))
             elif one.proposes:
                 kept.append(end - 1)
                 sequences.append(sequence)
@@ -358,7 +308,7 @@ class Engine:
             num_positions=sum(count for _, count in batch),
         )
 
-    def _ask(self, sequence: Sequence, row: Row, end: int, wishes: dict[int, SamplingRow]) -> "_Asked":
+    def _ask(self, sequence: Sequence, row: Row, end: int, wishes: dict[int, SamplingRow]) -> Asked:
         """What a row's outputs, which end at `end` among all, are for. Nothing of what they hold is known yet.
 
         `wishes`: gets those of the row whose token is not just the likeliest, as `choose` takes them.
@@ -372,7 +322,7 @@ class Engine:
                 wishes.update((end - 1 - row.end + length, Past(sequence, length)) for length in opinion)
             if proposes:
                 wishes[end - 1] = sequence
-        return _Asked(is_complete, proposes, has_drafts, opinion)
+        return Asked(is_complete, proposes, has_drafts, opinion)
 
     def _register_prompt(self, sequence: Sequence) -> None:
         """Let others share a prompt as soon as it is computed; not its last token, which may be fed again."""
@@ -412,20 +362,3 @@ class Engine:
         shared = {block for block in blocks if self.pool.is_shared(block)}
         self._backend.clear(sorted(blocks - shared))
         self._suspect = (self._suspect - blocks) | shared
-
-
-def why_failed(sequence: Sequence, model: str) -> AllroadsError:
-    """What to tell of a sequence that failed in a step. `model`: whose it was, such as "the small model"."""
-    error = None if sequence.matcher is None else sequence.matcher.error
-    return error or NotANumber(f"{model} produced NaN for this request")
-
-
-def _take_drafted(sequence: Sequence) -> Drafted:
-    """What was computed of a sequence's drafts, which are none from now on."""
-    start, hidden_states = sequence.drafts_from, sequence.draft_hidden_states
-    return Drafted(
-        sequence,
-        start,
-        torch.cat(sequence.take_draft_logits()),
-        torch.cat(hidden_states) if hidden_states else None,
-    )

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..engine.engine import Drafted, Engine
+from ..engine.engine import Engine
 from ..engine.features import entropy, top_logits
 from ..engine.sequence import Sequence as EngineSequence
+from ..engine.step import Drafted
 from ..errors import Internal
 from .writing import GREEDY, nobody
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from ..engine.engine import Drafted
 from ..engine.opinions import Past
+from ..engine.step import Drafted
 from ..errors import AllroadsError, Internal
 from ..policies.policy import MAX_EXTRA, Drafts, Judgement, Policy, Verdict
 from ..policies.reading import proposals_of, read_features

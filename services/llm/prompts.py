@@ -9,10 +9,11 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
-from ..engine.engine import Drafted, Engine
+from ..engine.engine import Engine
 from ..engine.logprobs import TokenLogprobs, token_logprobs
 from ..engine.sampling_params import SamplingParams
 from ..engine.sequence import Sequence
+from ..engine.step import Drafted
 from ..errors import AllroadsError, InvalidArgument, NotANumber
 from ..model.step_clock import Arrival
 

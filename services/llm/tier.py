@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..engine.engine import Drafted, Engine, Step, why_failed
+from ..engine.engine import Engine
 from ..engine.logprobs import TokenLogprobs, token_logprobs
 from ..engine.opinions import Past
 from ..engine.sequence import Sequence, State
+from ..engine.step import Drafted, Step, why_failed
 from ..engine.thread import BUSY_S, IDLE_S
 from ..errors import AllroadsError, Code, Internal, InvalidArgument, OutOfStep
 from ..mesh.status import to_wire

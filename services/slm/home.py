@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from ..config import HomeSettings
-from ..engine.engine import Engine, Step
+from ..engine.engine import Engine
+from ..engine.step import Step
 from ..engine.thread import BUSY_S, IDLE_S
 from ..errors import AllroadsError, InvalidArgument
 from ..mesh.tracing import OFF, OpenSpan, Tracer

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 
-from ..engine.engine import Step, why_failed
+from ..engine.step import Step, why_failed
 from ..errors import Internal
 from ..mesh.wire import router_pb2
 from ..model import logprobs_wire

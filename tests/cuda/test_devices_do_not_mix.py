@@ -9,13 +9,14 @@ import pytest
 import torch
 from allroads.config import ModelSettings
 from allroads.engine.attention import AttentionBackend, KvShape
-from allroads.engine.engine import Engine, Step
+from allroads.engine.engine import Engine
 from allroads.engine.grammar import Grammar
 from allroads.engine.loading import load_model
 from allroads.engine.runner import Forward, ModelRunner
 from allroads.engine.sampling import SamplingParams
 from allroads.engine.sdpa_attention import SdpaBackend
 from allroads.engine.sequence import Sequence
+from allroads.engine.step import Step
 
 from ..doubles.imaginary_gpu import GPU, ImaginaryGpu, imaginary_gpu, move
 from ..doubles.tiny_pair import write_tiny_pair

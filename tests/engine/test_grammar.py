@@ -9,11 +9,12 @@ from functools import cache
 import pytest
 import torch
 from allroads.config import embedded_path
-from allroads.engine.engine import Engine, why_failed
+from allroads.engine.engine import Engine
 from allroads.engine.grammar import MAX_CHOICES, MAX_GRAMMAR_BYTES, Grammar
 from allroads.engine.matcher import GrammarBuilder, Matcher
 from allroads.engine.sampling import SamplingParams, probabilities, sample
 from allroads.engine.sequence import Sequence
+from allroads.engine.step import why_failed
 from allroads.errors import InvalidArgument
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from allroads.config import CatchUp
-from allroads.engine.engine import Engine, Step
+from allroads.engine.engine import Engine
 from allroads.engine.sequence import Sequence, State
+from allroads.engine.step import Step
 
 from .conftest import sequence
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 from allroads.config import ModelSettings
-from allroads.engine.engine import Drafted, Engine
+from allroads.engine.engine import Engine
 from allroads.engine.sequence import Sequence
+from allroads.engine.step import Drafted
 from allroads.errors import ContextLengthExceeded
 from allroads.labelling.dataset import load_dataset
 from allroads.labelling.labeller import Labeller
