@@ -22,7 +22,6 @@ __all__ = [
     "SamplingParams",
     "draw",
     "draw_tokens",
-    "is_sound",
     "probabilities",
     "recorded_draw",
     "sample",
@@ -42,15 +41,6 @@ def uniform(seed: int, position: int) -> float:
     for multiplier in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
         state = ((state ^ (state >> 30)) * multiplier) & _MASK
     return ((state ^ (state >> 31)) >> 11) * 2.0**-53
-
-
-def is_sound(logits: Tensor) -> Tensor:
-    """Rows from which a token can be chosen, bool [n]: no NaN, nothing infinitely likely, not all -inf.
-
-    Args:
-        logits: float [n, vocabulary], raw.
-    """
-    return logits.amax(dim=-1).isfinite()
 
 
 def draw_tokens(logits: Tensor, limits: Tensor) -> tuple[Tensor, ...]:

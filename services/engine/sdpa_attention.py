@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..cuda.upload import upload
+from ..cuda.upload import upload, upload_tensor
 from .attention import KvShape, Row
 from .kv_blocks import Allocate, KvBlocks, zeros
 
@@ -113,10 +113,8 @@ class SdpaBackend:
         return SdpaPlan(self, self._placed(written_slots), [group])
 
     def _placed(self, numbers: Tensor) -> Tensor:
-        """Numbers of the host, on the device. Out of page-locked memory, which torch keeps until it is copied."""
-        if self._is_host:
-            return numbers
-        return numbers.pin_memory().to(self.device, non_blocking=True)
+        """Numbers of the host, on the device. On the CPU without a call, as this is done several times a step."""
+        return numbers if self._is_host else upload_tensor(numbers, self.device)
 
     def _windows(self, first: Tensor, num_keys: int) -> Tensor:
         """Masks [*first.shape, keys] of the windows of `_reach` that begin at these places, which are the host's."""
